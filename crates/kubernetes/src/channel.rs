@@ -51,7 +51,7 @@ pub(crate) enum Message {
     /// The values of all priority classes.
     PriorityClasses(BTreeMap<String, i64>),
     /// A workload was not unsuspended.
-    NotReleased {
+    NotUnsuspended {
         lease: LeaseId,
         reason: String,
     },

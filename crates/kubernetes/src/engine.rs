@@ -318,12 +318,6 @@ impl Kubernetes {
         matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done))
     }
 
-    /// It is known which pods and, where it watches them, which workloads there are.
-    fn are_owned_listed(&self) -> bool {
-        let are_watched = self.inventory.is_some();
-        matches!(self.pod_list, Listing::Done) && (!are_watched || self.workloads.are_listed())
-    }
-
     /// The nodes on which something may start, and those that are named, with their devices.
     pub fn known_nodes(&self, named: &BTreeSet<Name>) -> Topology {
         self.inventory.as_ref().map(|inventory| inventory.known(named)).unwrap_or_default()
@@ -415,7 +409,7 @@ impl Kubernetes {
     ) {
         let topology = Arc::clone(&self.topology);
         match (named(job, object), requests::node_of(&topology, placement)) {
-            (Some(named), Some(_)) => self.release(lease, named, (&topology, placement)),
+            (Some(named), Some(_)) => self.start_workload(lease, named, (&topology, placement)),
             (None, Some(node)) => {
                 let of_pod = PodJob { job, pod: object.owner.clone() };
                 self.give_node(lease, of_pod, &node);
@@ -470,7 +464,7 @@ impl Kubernetes {
     }
 
     fn stop(&mut self, lease: LeaseId, grace: Millis) {
-        if self.stop_release(lease) {
+        if self.stop_workload(lease) {
             return;
         }
         let Some(live) = self.leases.get_mut(&lease).filter(|live| live.stop.is_none()) else {
@@ -543,7 +537,7 @@ impl Kubernetes {
             Message::Workload(row) => self.see_workload(*row),
             Message::WorkloadGone { name, uid } => self.see_workload_gone(&name, &uid),
             Message::PriorityClasses(values) => self.see_priority_classes(values),
-            Message::NotReleased { lease, reason } => self.not_released(lease, reason),
+            Message::NotUnsuspended { lease, reason } => self.not_unsuspended(lease, reason),
             Message::NotPlaced { lease, uid, reason } => self.not_placed(lease, &uid, reason),
             Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
@@ -789,7 +783,7 @@ impl Kubernetes {
         while let Some(&(at, lease)) = self.looks.first().filter(|(at, _)| *at <= now) {
             self.looks.remove(&(at, lease));
             self.report(lease);
-            self.look_at_release(lease);
+            self.look_at_workload(lease);
             let patience = self.patience;
             let Some(live) = self.leases.get_mut(&lease).filter(|it| it.gang.is_starting()) else {
                 continue;

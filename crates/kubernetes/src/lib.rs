@@ -29,13 +29,13 @@ mod owners;
 mod pods;
 mod quantity;
 mod quotas;
-mod release;
 mod reports;
 mod requests;
 mod resources;
 mod statuses;
 mod watch;
 mod workload_kinds;
+mod workload_lease;
 mod workloads;
 mod writer;
 

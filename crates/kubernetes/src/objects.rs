@@ -300,7 +300,6 @@ impl PodRow {
     /// The row of a pod as a scheduler sees it; `None` of an object without a name.
     pub fn of(pod: PodObject, scheduler: &Scheduler) -> Option<Self> {
         let metadata = pod.metadata;
-        let controller = controller_of(&metadata).cloned();
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let requests = pod.spec.requests();
@@ -309,8 +308,12 @@ impl PodRow {
         let is_deleting = metadata.deletion_timestamp.is_some();
         let phase = pod.status.as_ref().map_or(PodPhase::Pending, PodStatus::phase);
         let is_ours = pod.spec.is_for(&labels, scheduler);
-        let workload = WorkloadName::of_pod(&key.namespace, &labels, controller.as_ref());
-        let workload = workload.filter(|_| is_ours);
+        let owners = metadata.owner_references;
+        let workload = is_ours
+            .then(|| {
+                WorkloadName::of_pod(&key.namespace, &labels, controller_of(owners.as_deref()))
+            })
+            .flatten();
         let is_free = rank.is_none() && !is_deleting;
         let asks = is_ours && is_free && pod.spec.awaits_node(scheduler.binding);
         let annotations = metadata.annotations.unwrap_or_default();

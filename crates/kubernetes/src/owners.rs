@@ -7,6 +7,7 @@ use het_core::JobId;
 use het_wire::resource::{GROUP, KIND, VERSION};
 use serde_json::{Value, json};
 
+use crate::names::ObjectKey;
 use crate::workload_kinds::WorkloadKind;
 
 /// The object that owns what is made for a job.
@@ -105,8 +106,11 @@ impl JobOwners {
         self.lock().withdrawn.insert(job);
     }
 
-    pub fn is_withdrawn(&self, job: JobId) -> bool {
-        self.lock().withdrawn.contains(&job)
+    /// Who is told how a job stands: nobody where it ends for the sake of its object.
+    pub fn told(&self, job: JobId) -> Option<Foreign> {
+        let owners = self.lock();
+        let object = owners.foreign.get(&job).filter(|_| !owners.withdrawn.contains(&job));
+        object.cloned()
     }
 
     /// It does not end.
@@ -136,6 +140,11 @@ impl JobOwners {
 }
 
 impl JobOwner {
+    /// Its name in the cluster.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
     /// As objects name who owns them.
     pub(crate) fn reference(&self) -> Value {
         json!({

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ApiResource;
-use kube::core::{GroupVersionKind, ObjectMeta};
+use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 
 use crate::names::ObjectKey;
@@ -136,6 +136,13 @@ impl WorkloadKind {
         DEFINITIONS.iter().find(|it| it.name == name).map(|it| it.kind)
     }
 
+    /// Of an owner. Others call their kinds the same in groups of their own.
+    pub(crate) fn of_reference(owner: &OwnerReference) -> Option<Self> {
+        let group = owner.api_version.split_once('/').map(|(group, _)| group)?;
+        let is_it = |it: &&Definition| it.name == owner.kind && it.group == group;
+        DEFINITIONS.iter().find(is_it).map(|it| it.kind)
+    }
+
     pub fn name(self) -> &'static str {
         self.definition().name
     }
@@ -192,7 +199,7 @@ impl WorkloadName {
             || DEFINITIONS.iter().find_map(|it| Some((it.kind, labels.get(it.label?)?.clone())));
         let owned = || {
             let controller = controller?;
-            Some((WorkloadKind::of_name(&controller.kind)?, controller.name.clone()))
+            Some((WorkloadKind::of_reference(controller)?, controller.name.clone()))
         };
         let (kind, name) = labelled().or_else(owned)?;
         Some(Self { kind, key: ObjectKey { namespace: namespace.to_owned(), name } })
@@ -200,7 +207,6 @@ impl WorkloadName {
 }
 
 /// The owner that makes and removes an object.
-pub(crate) fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true))
+pub(crate) fn controller_of(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
+    owners.unwrap_or_default().iter().find(|owner| owner.controller == Some(true))
 }

@@ -115,8 +115,9 @@ impl WorkloadRow {
 /// Whoever suspends an object: `None` where a workload owns it that starts it in its own time.
 fn suspended_by(metadata: &ObjectMeta, name: &WorkloadName, uid: &str) -> Option<SuspendedBy> {
     let own = || SuspendedBy { name: name.clone(), uid: uid.to_owned() };
-    let Some(owner) = controller_of(metadata) else { return Some(own()) };
-    let Some(kind) = WorkloadKind::of_name(&owner.kind) else { return Some(own()) };
+    let owners = metadata.owner_references.as_deref();
+    let Some(owner) = controller_of(owners) else { return Some(own()) };
+    let Some(kind) = WorkloadKind::of_reference(owner) else { return Some(own()) };
     matches!(kind.templates(), Templates::None).then(|| {
         let key = ObjectKey { namespace: name.key.namespace.clone(), name: owner.name.clone() };
         SuspendedBy { name: WorkloadName { kind, key }, uid: owner.uid.clone() }

@@ -117,7 +117,7 @@ impl Kubernetes {
     fn tell_absent(&self) {
         let foreign = self.owners.all_foreign().into_iter();
         for Foreign { owner: pod, .. } in foreign.filter(|it| it.kind == ForeignKind::Pod) {
-            let row = self.pods.get(&key_of(&pod)).map(|(row, _)| row);
+            let row = self.pods.get(&pod.key()).map(|(row, _)| row);
             // Of one that has a node its lease tells.
             let is_there = |row: &PodRow| row.needs.is_some() || row.node.is_some();
             if !row.is_some_and(|row| row.uid == pod.uid && is_there(row)) {
@@ -151,7 +151,7 @@ impl Kubernetes {
     /// Gives a pod the node of a lease.
     pub(super) fn give_node(&mut self, lease: LeaseId, of_pod: PodJob, node: &Name) {
         let PodJob { pod, .. } = of_pod.clone();
-        let key = key_of(&pod);
+        let key = pod.key();
         // Another job of the same pod has a lease: this one is of nobody.
         let is_another = self.requests.leases.contains_key(&pod.uid);
         let is_waiting = |row: &PodRow| {
@@ -206,7 +206,7 @@ impl Kubernetes {
         let Some(node) = node_of(state.topology(), &lease.placement) else {
             return self.ready.push_back(refused_without_node(id));
         };
-        let key = key_of(&pod);
+        let key = pod.key();
         let row = self.pods.get(&key).map(|(row, _)| row.clone());
         let row = row.filter(|row| row.uid == pod.uid);
         // One that is to end gets no node any more.
@@ -236,7 +236,7 @@ impl Kubernetes {
         PodJob { job, pod }: &PodJob,
         outcome: Outcome,
     ) {
-        let row = self.pods.get(&key_of(pod)).map(|(row, _)| row);
+        let row = self.pods.get(&pod.key()).map(|(row, _)| row);
         let row = row.filter(|row| row.uid == pod.uid && !row.is_deleting);
         let waits = row.is_some_and(|row| row.needs.is_some());
         let failure = row.and_then(|row| match &row.phase {
@@ -269,8 +269,4 @@ pub(super) fn node_of(topology: &Topology, placement: &Placement) -> Option<Name
 pub(super) fn refused_without_node(lease: LeaseId) -> Event {
     let reason = "the plan names no node".to_owned();
     Event::StageEnded { lease, outcome: Outcome::Refused { reason } }
-}
-
-fn key_of(pod: &JobOwner) -> ObjectKey {
-    ObjectKey { namespace: pod.namespace.clone(), name: pod.name.clone() }
 }

@@ -10,9 +10,9 @@ use crate::names::{Binding, HOSTNAME, ObjectKey};
 use crate::needs;
 use crate::objects::PodRow;
 use crate::owners::{Foreign, ForeignKind, JobOwner};
-use crate::release::{Fact, Part, Release};
 use crate::requests::Request;
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
+use crate::workload_lease::{Fact, Part, WorkloadLease};
 use crate::workloads::{SuspendedBy, WorkloadGang, WorkloadRow};
 use crate::writer::Wanted;
 
@@ -24,18 +24,19 @@ pub(super) struct Workloads {
     listings: BTreeMap<WorkloadKind, Listing<WorkloadName>>,
     /// Values of priority classes; `None` until they are known.
     classes: Option<BTreeMap<String, i64>>,
-    leases: BTreeMap<LeaseId, Released>,
+    leases: BTreeMap<LeaseId, Leased>,
     lease_of: BTreeMap<WorkloadName, LeaseId>,
 }
 
 /// A workload with a lease.
 #[derive(Debug)]
-struct Released {
+struct Leased {
     job: JobId,
     name: WorkloadName,
+    uid: String,
     by: SuspendedBy,
     wanted: Wanted,
-    release: Release,
+    course: WorkloadLease,
     /// When it got its lease, and since when a pod of it is in trouble.
     began_at: Time,
     in_trouble: Option<Time>,
@@ -47,10 +48,9 @@ impl Workloads {
         self.lease_of.clear();
     }
 
-    /// It is known which there are of all kinds.
-    pub fn are_listed(&self) -> bool {
-        let is_listed = |kind| matches!(self.listings.get(&kind), Some(Listing::Done));
-        WorkloadKind::all().all(is_listed)
+    /// It is known which there are of a kind.
+    pub fn are_listed(&self, kind: WorkloadKind) -> bool {
+        matches!(self.listings.get(&kind), Some(Listing::Done))
     }
 
     fn lease_of_pod(&self, row: &PodRow) -> Option<LeaseId> {
@@ -84,15 +84,15 @@ impl Kubernetes {
         let absent: Vec<_> = absent.map(|row| (row.name.clone(), row.uid.clone())).collect();
         absent.iter().for_each(|(name, uid)| self.see_workload_gone(name, uid));
         let leased = self.workloads.leases.values_mut();
-        for released in leased.filter(|it| it.name.kind == kind && !named.contains(&it.name)) {
-            released.release.see_gone();
+        for leased in leased.filter(|it| it.name.kind == kind && !named.contains(&it.name)) {
+            leased.course.see_gone();
         }
         let leases: Vec<LeaseId> = self.workloads.leases.keys().copied().collect();
-        leases.into_iter().for_each(|lease| self.tell_release(lease));
+        leases.into_iter().for_each(|lease| self.tell_lease(lease));
         // Jobs whose workload went, or was started by somebody else, while nobody watched.
         for Foreign { kind: of, owner } in self.owners.all_foreign() {
             if of == ForeignKind::Workload(kind) {
-                let name = WorkloadName { kind, key: key_of(&owner) };
+                let name = WorkloadName { kind, key: owner.key() };
                 let asks = self.workloads.row(&name, &owner.uid).is_some_and(WorkloadRow::asks);
                 if !asks && !self.workloads.lease_of.contains_key(&name) {
                     self.requests.gone(&owner.uid);
@@ -111,15 +111,14 @@ impl Kubernetes {
             let uid = before.uid.clone();
             self.see_workload_gone(&name, &uid);
         }
-        if let Some(lease) = self.workloads.lease_of.get(&name).copied()
-            && let Some(released) = self.workloads.leases.get_mut(&lease)
-        {
-            released.release.see(&row);
-            self.workloads.rows.insert(name, row);
-            return self.tell_release(lease);
+        self.workloads.rows.insert(name.clone(), row.clone());
+        let Some(lease) = self.workloads.lease_of.get(&name).copied() else {
+            return self.tell_workload(&row);
+        };
+        if let Some(leased) = self.workloads.leases.get_mut(&lease).filter(|it| it.uid == row.uid) {
+            leased.course.see(&row);
+            self.tell_lease(lease);
         }
-        self.tell_workload(&row);
-        self.workloads.rows.insert(name, row);
     }
 
     pub(super) fn see_workload_gone(&mut self, name: &WorkloadName, uid: &str) {
@@ -128,10 +127,10 @@ impl Kubernetes {
         }
         self.workloads.rows.remove(name);
         if let Some(lease) = self.workloads.lease_of.get(name).copied()
-            && let Some(released) = self.workloads.leases.get_mut(&lease)
+            && let Some(leased) = self.workloads.leases.get_mut(&lease)
         {
-            released.release.see_gone();
-            self.tell_release(lease);
+            leased.course.see_gone();
+            self.tell_lease(lease);
         }
         self.requests.over(uid);
     }
@@ -169,7 +168,12 @@ impl Kubernetes {
     }
 
     /// Starts the workload of a lease.
-    pub(super) fn release(&mut self, lease: LeaseId, (job, name, uid): Named<'_>, on: On<'_>) {
+    pub(super) fn start_workload(
+        &mut self,
+        lease: LeaseId,
+        (job, name, uid): Named<'_>,
+        on: On<'_>,
+    ) {
         let is_another = self.workloads.lease_of.contains_key(&name);
         let row = self.workloads.row(&name, uid).filter(|row| row.asks() && !is_another).cloned();
         let Some((row, gang)) = row.and_then(|row| Some((row.clone(), row.gang?))) else {
@@ -181,9 +185,9 @@ impl Kubernetes {
             let outcome = Outcome::Refused { reason };
             return self.ready.push_back(Event::StageEnded { lease, outcome });
         }
-        let mut release = Release::new(nodes, &gang.requests);
-        release.see(&row);
-        self.begin_release(lease, (job, &row), release);
+        let mut course = WorkloadLease::new(nodes, &gang.requests);
+        course.see(&row);
+        self.begin_workload(lease, (job, &row), course);
     }
 
     /// # Errors
@@ -206,22 +210,28 @@ impl Kubernetes {
         Ok(())
     }
 
-    fn begin_release(&mut self, lease: LeaseId, (job, row): (JobId, &WorkloadRow), it: Release) {
-        let released = Released {
+    fn begin_workload(
+        &mut self,
+        lease: LeaseId,
+        (job, row): (JobId, &WorkloadRow),
+        it: WorkloadLease,
+    ) {
+        let leased = Leased {
             job,
             name: row.name.clone(),
+            uid: row.uid.clone(),
             by: row.suspended_by.clone(),
             wanted: Wanted::default(),
-            release: it,
+            course: it,
             began_at: self.clock.now(),
             in_trouble: None,
         };
-        let (wanted, by) = (released.wanted.clone(), released.by.clone());
+        let (wanted, by) = (leased.wanted.clone(), leased.by.clone());
         self.workloads.lease_of.insert(row.name.clone(), lease);
-        if !released.release.is_stopping() {
-            self.cluster.spawn(self.writer.clone().release(lease, wanted, by));
+        if !leased.course.is_stopping() {
+            self.cluster.spawn(self.writer.clone().unsuspend(lease, wanted, by));
         }
-        self.workloads.leases.insert(lease, released);
+        self.workloads.leases.insert(lease, leased);
         // Some of its pods may be there, of an earlier leader's time.
         let namespace = &row.name.key.namespace;
         let first = ObjectKey { namespace: namespace.clone(), name: String::new() };
@@ -230,8 +240,8 @@ impl Kubernetes {
         let pods = pods.filter(|pod| pod.workload.as_deref() == Some(&row.name));
         let pods: Vec<PodRow> = pods.cloned().collect();
         pods.into_iter().for_each(|pod| self.see(pod));
-        self.look_at_release_later(lease);
-        self.tell_release(lease);
+        self.look_at_workload_later(lease);
+        self.tell_lease(lease);
     }
 
     /// Goes on with the workload of a lease of the state that is adopted.
@@ -244,16 +254,16 @@ impl Kubernetes {
         };
         let nodes = nodes_of(state.topology(), &lease.placement);
         let requests = row.gang.as_ref().map(|gang| gang.requests.clone()).unwrap_or_default();
-        let mut release = Release::adopted(nodes, &requests, lease.phase);
-        release.see(&row);
-        self.begin_release(id, (job, &row), release);
+        let mut course = WorkloadLease::adopted(nodes, &requests, lease.phase);
+        course.see(&row);
+        self.begin_workload(id, (job, &row), course);
     }
 
     /// Whether a pod is one of a workload with a lease: then it is seen to.
     pub(super) fn see_workload_pod(&mut self, row: &PodRow) -> bool {
         let Some(lease) = self.workloads.lease_of_pod(row) else { return false };
-        let Some(released) = self.workloads.leases.get_mut(&lease) else { return false };
-        let whose = match released.release.see_pod(row) {
+        let Some(leased) = self.workloads.leases.get_mut(&lease) else { return false };
+        let whose = match leased.course.see_pod(row) {
             Part::None => return false,
             Part::Waits => Whose::Others,
             Part::Has => Whose::Ours,
@@ -263,9 +273,9 @@ impl Kubernetes {
             }
         };
         self.keep(row.clone(), whose);
-        self.look_at_release_later(lease);
+        self.look_at_workload_later(lease);
         self.fill_slots(lease);
-        self.tell_release(lease);
+        self.tell_lease(lease);
         true
     }
 
@@ -275,8 +285,8 @@ impl Kubernetes {
         let known = self.inventory.as_ref().and_then(|inventory| inventory.node(node));
         let ready = known.filter(|it| it.is_ready && !self.removed.contains(node));
         let Some(hostname) = ready.map(|node| node.labels.get(HOSTNAME).cloned()) else {
-            let released = self.workloads.leases.get_mut(&lease);
-            return released.into_iter().for_each(|it| it.release.give_up(Outcome::Lost));
+            let leased = self.workloads.leases.get_mut(&lease);
+            return leased.into_iter().for_each(|it| it.course.give_up(Outcome::Lost));
         };
         let place = (node.clone(), hostname.unwrap_or_default());
         let pod = (row.key.clone(), row.uid.clone());
@@ -285,8 +295,8 @@ impl Kubernetes {
 
     /// Gives slots that were left to pods that wait for one.
     fn fill_slots(&mut self, lease: LeaseId) {
-        let Some(released) = self.workloads.leases.get(&lease) else { return };
-        for key in released.release.waiting() {
+        let Some(leased) = self.workloads.leases.get(&lease) else { return };
+        for key in leased.course.waiting() {
             let Some((row, _)) = self.pods.get(&key).cloned() else { continue };
             self.see_workload_pod(&row);
         }
@@ -295,91 +305,93 @@ impl Kubernetes {
     /// A pod is not there any more that may be one of a workload with a lease.
     pub(super) fn see_workload_pod_gone(&mut self, row: &PodRow) {
         let Some(lease) = self.workloads.lease_of_pod(row) else { return };
-        let Some(released) = self.workloads.leases.get_mut(&lease) else { return };
-        released.release.see_pod_gone(&row.key, &row.uid);
+        let Some(leased) = self.workloads.leases.get_mut(&lease) else { return };
+        leased.course.see_pod_gone(&row.key, &row.uid);
         self.fill_slots(lease);
-        self.tell_release(lease);
+        self.tell_lease(lease);
     }
 
-    pub(super) fn not_released(&mut self, lease: LeaseId, reason: String) {
-        if let Some(released) = self.workloads.leases.get_mut(&lease) {
-            released.release.give_up(Outcome::Refused { reason });
-            self.tell_release(lease);
+    pub(super) fn not_unsuspended(&mut self, lease: LeaseId, reason: String) {
+        if let Some(leased) = self.workloads.leases.get_mut(&lease) {
+            leased.course.give_up(Outcome::Refused { reason });
+            self.tell_lease(lease);
         }
     }
 
     pub(super) fn not_placed(&mut self, lease: LeaseId, uid: &str, reason: String) {
-        if let Some(released) = self.workloads.leases.get_mut(&lease) {
-            released.release.refused(uid, reason);
-            self.tell_release(lease);
+        if let Some(leased) = self.workloads.leases.get_mut(&lease) {
+            leased.course.refused(uid, reason);
+            self.tell_lease(lease);
         }
     }
 
     /// Stops the workload of a lease; whether it is one.
-    pub(super) fn stop_release(&mut self, lease: LeaseId) -> bool {
-        let Some(released) = self.workloads.leases.get_mut(&lease) else { return false };
-        released.release.stop();
-        self.tell_release(lease);
+    pub(super) fn stop_workload(&mut self, lease: LeaseId) -> bool {
+        let Some(leased) = self.workloads.leases.get_mut(&lease) else { return false };
+        leased.course.stop();
+        self.tell_lease(lease);
         true
     }
 
-    fn tell_release(&mut self, lease: LeaseId) {
-        while let Some(released) = self.workloads.leases.get_mut(&lease) {
-            let job = released.job;
-            match released.release.next() {
+    fn tell_lease(&mut self, lease: LeaseId) {
+        while let Some(leased) = self.workloads.leases.get_mut(&lease) {
+            let job = leased.job;
+            match leased.course.next() {
                 None => return,
                 Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
                 Some(Fact::Suspend) => {
-                    released.wanted.no_more();
-                    let by = released.by.clone();
+                    leased.wanted.no_more();
+                    let by = leased.by.clone();
                     self.cluster.spawn(self.writer.clone().suspend(by));
                 }
                 // Whoever suspended it has it go on by `het release`.
                 Some(Fact::Held) => self.ready.push_back(Event::JobHeld { job }),
-                Some(Fact::Ended(outcome)) => self.end_release(lease, outcome),
+                Some(Fact::Ended(outcome)) => self.end_workload(lease, outcome),
                 Some(Fact::Gone) => {
                     self.ready.push_back(Event::JobCancelled { job });
-                    self.end_release(lease, Outcome::Lost);
+                    self.end_workload(lease, Outcome::Lost);
                 }
             }
         }
     }
 
-    fn end_release(&mut self, lease: LeaseId, outcome: Outcome) {
-        if let Some(released) = self.workloads.leases.remove(&lease) {
-            released.wanted.no_more();
-            self.workloads.lease_of.remove(&released.name);
-        }
+    fn end_workload(&mut self, lease: LeaseId, outcome: Outcome) {
         self.ready.push_back(Event::StageEnded { lease, outcome });
+        let Some(leased) = self.workloads.leases.remove(&lease) else { return };
+        leased.wanted.no_more();
+        self.workloads.lease_of.remove(&leased.name);
+        // It may ask for something else by now, or be another of the same name.
+        let row = self.workloads.rows.get(&leased.name).filter(|row| row.asks()).cloned();
+        row.iter().for_each(|row| self.tell_workload(row));
     }
 
-    fn look_at_release_later(&mut self, lease: LeaseId) {
+    fn look_at_workload_later(&mut self, lease: LeaseId) {
         let (now, patience) = (self.clock.now(), self.patience);
-        let Some(released) = self.workloads.leases.get_mut(&lease) else { return };
-        if released.release.has_started() || released.release.is_stopping() {
+        let Some(leased) = self.workloads.leases.get_mut(&lease) else { return };
+        if leased.course.has_started() || leased.course.is_stopping() {
             return;
         }
-        let in_trouble = released.release.trouble().map(|_| released.in_trouble.unwrap_or(now));
-        released.in_trouble = in_trouble;
-        let limit = released.began_at + patience.silent;
+        let in_trouble = leased.course.trouble().map(|_| leased.in_trouble.unwrap_or(now));
+        leased.in_trouble = in_trouble;
+        let limit = leased.began_at + patience.silent;
         let limit = in_trouble.map_or(limit, |since| limit.min(since + patience.in_trouble));
         self.looks.insert((limit, lease));
     }
 
     /// Gives a workload up whose pods do not begin in time.
-    pub(super) fn look_at_release(&mut self, lease: LeaseId) {
+    pub(super) fn look_at_workload(&mut self, lease: LeaseId) {
         let (now, patience) = (self.clock.now(), self.patience);
-        let Some(Released { release, began_at, in_trouble, .. }) =
+        let Some(Leased { course, began_at, in_trouble, .. }) =
             self.workloads.leases.get_mut(&lease)
         else {
             return;
         };
-        if release.has_started() || release.is_stopping() {
+        if course.has_started() || course.is_stopping() {
             return;
         }
         let is_troubled = in_trouble.is_some_and(|since| since + patience.in_trouble <= now);
-        let (placed, all) = release.placed();
-        let reason = match release.trouble() {
+        let (placed, all) = course.placed();
+        let reason = match course.trouble() {
             Some(trouble) if is_troubled => format!("a pod of it does not begin: {trouble}"),
             _ if *began_at + patience.silent <= now => format!(
                 "{placed} of its {all} pods were made and not all of them run: `kubectl describe` \
@@ -387,8 +399,8 @@ impl Kubernetes {
             ),
             _ => return,
         };
-        release.give_up(Outcome::Refused { reason });
-        self.tell_release(lease);
+        course.give_up(Outcome::Refused { reason });
+        self.tell_lease(lease);
     }
 }
 
@@ -402,7 +414,7 @@ pub(super) fn named(job: JobId, object: &Foreign) -> Option<Named<'_>> {
     match object.kind {
         ForeignKind::Pod => None,
         ForeignKind::Workload(kind) => {
-            let key = key_of(&object.owner);
+            let key = object.owner.key();
             Some((job, WorkloadName { kind, key }, &object.owner.uid))
         }
     }
@@ -412,10 +424,6 @@ fn foreign_of(row: &WorkloadRow) -> Foreign {
     let ObjectKey { namespace, name } = row.name.key.clone();
     let owner = JobOwner { namespace, name, uid: row.uid.clone() };
     Foreign { kind: ForeignKind::Workload(row.name.kind), owner }
-}
-
-fn key_of(owner: &JobOwner) -> ObjectKey {
-    ObjectKey { namespace: owner.namespace.clone(), name: owner.name.clone() }
 }
 
 /// Of each rank.

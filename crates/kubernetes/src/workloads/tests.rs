@@ -112,18 +112,25 @@ fn what_cannot_be_started_together_is_told() {
 
 #[test]
 fn a_workload_made_by_another_goes_by_the_one_that_suspends_it() {
-    let owner = |kind: &str| {
+    let owner = |api: &str, kind: &str| {
         let owner = json!({
-            "apiVersion": "v1", "kind": kind, "name": "parent", "uid": "p", "controller": true,
+            "apiVersion": api, "kind": kind, "name": "parent", "uid": "p", "controller": true,
         });
         json!({ "ownerReferences": [owner] })
     };
     let spec = json!({ "suspend": true, "template": gpus(1), "replicatedJobs": [] });
-    let of = |kind, parent: &str| row_of(kind, owner(parent), spec.clone(), json!({}));
-    let by = of(WorkloadKind::JobSet, "TrainJob").expect("it has one").suspended_by;
+    let of = |kind, (api, parent): (&str, &str)| {
+        row_of(kind, owner(api, parent), spec.clone(), json!({}))
+    };
+    let by = of(WorkloadKind::JobSet, ("trainer.kubeflow.org/v1alpha1", "TrainJob"))
+        .expect("it has one")
+        .suspended_by;
     assert_eq!((by.name.kind, by.uid.as_str()), (WorkloadKind::TrainJob, "p"));
-    assert!(of(WorkloadKind::Job, "JobSet").is_none(), "the set has its jobs begin");
-    let by = of(WorkloadKind::Job, "CronJob").expect("it is its own").suspended_by;
+    assert!(
+        of(WorkloadKind::Job, ("jobset.x-k8s.io/v1alpha2", "JobSet")).is_none(),
+        "the set has its jobs begin"
+    );
+    let by = of(WorkloadKind::Job, ("batch/v1", "CronJob")).expect("it is its own").suspended_by;
     assert_eq!(by.name.kind, WorkloadKind::Job);
 }
 
@@ -151,8 +158,8 @@ fn who_ended_its_job_here_is_not_asked_again() {
 
 #[test]
 fn a_pod_is_of_its_set_or_of_its_controller() {
-    let owner = |kind: &str, name: &str| OwnerReference {
-        api_version: "v1".to_owned(),
+    let owner = |api: &str, kind: &str, name: &str| OwnerReference {
+        api_version: api.to_owned(),
         kind: kind.to_owned(),
         name: name.to_owned(),
         uid: "u".to_owned(),
@@ -163,10 +170,12 @@ fn a_pod_is_of_its_set_or_of_its_controller() {
         WorkloadName::of_pod("n", labels, owner).map(|name| (name.kind, name.key.name))
     };
     let plain = BTreeMap::new();
-    let job = owner("Job", "w-r-0");
+    let job = owner("batch/v1", "Job", "w-r-0");
     assert_eq!(of(&plain, Some(&job)), Some((WorkloadKind::Job, "w-r-0".to_owned())));
     let set = BTreeMap::from([("jobset.sigs.k8s.io/jobset-name".to_owned(), "w".to_owned())]);
     assert_eq!(of(&set, Some(&job)), Some((WorkloadKind::JobSet, "w".to_owned())));
-    assert_eq!(of(&plain, Some(&owner("ReplicaSet", "r"))), None);
+    assert_eq!(of(&plain, Some(&owner("apps/v1", "ReplicaSet", "r"))), None);
+    let volcano = owner("batch.volcano.sh/v1alpha1", "Job", "w");
+    assert_eq!(of(&plain, Some(&volcano)), None, "its kind is called the same");
     assert_eq!(of(&plain, None), None);
 }

@@ -14,7 +14,7 @@ use crate::workloads::SuspendedBy;
 
 impl Writer {
     /// Has a workload begin, or go on.
-    pub async fn release(self, lease: LeaseId, wanted: Wanted, by: SuspendedBy) {
+    pub async fn unsuspend(self, lease: LeaseId, wanted: Wanted, by: SuspendedBy) {
         let request = || self.set_suspended(&by, false);
         let reason = match self.tried_until(&wanted, is_refused, request).await {
             Ok(true) => return,
@@ -24,7 +24,7 @@ impl Writer {
                 Refusal::For(reason) => reason,
             },
         };
-        self.sender.send(Message::NotReleased { lease, reason }).await;
+        self.sender.send(Message::NotUnsuspended { lease, reason }).await;
     }
 
     /// Stops a workload. Goes on until the server has taken it, or it is gone.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Job, JobId, Reason, StageState, State};
-use het_kubernetes::{ForeignConditions, ForeignKind, JobObject, JobOwners, Statuses, Waits};
+use het_kubernetes::{
+    Foreign, ForeignConditions, ForeignKind, JobObject, JobOwners, Statuses, Waits,
+};
 use het_service::report::{resource_status, row};
 use het_service::{Observer, Touched};
 use het_wire::resource::TrainingJobStatus;
@@ -39,8 +41,7 @@ pub(super) fn write_statuses(
 ) -> Observer {
     let mut touched = Touched::of(state);
     let mut told = BTreeMap::new();
-    let mut waits: BTreeMap<JobId, Waits> = BTreeMap::new();
-    let mut states: BTreeMap<JobId, String> = BTreeMap::new();
+    let mut foreign = ForeignReports::default();
     Box::new(move |replica, events| {
         let state = replica.state();
         let mut jobs: BTreeSet<JobId> = touched.by(events).into_iter().collect();
@@ -49,30 +50,8 @@ pub(super) fn write_statuses(
         jobs.extend(dependents);
         for id in jobs {
             let Some(job) = state.job(id) else { continue };
-            if job.end.is_some() {
-                waits.remove(&id);
-            }
-            if let Some(object) = owners.foreign(id) {
-                let is_workload = matches!(object.kind, ForeignKind::Workload(_));
-                let status = is_workload.then(|| resource_status(state, id, job));
-                let is_over = job.end.is_some();
-                if let Some(status) = status.filter(|it| states.get(&id) != Some(&it.state))
-                    && !owners.is_withdrawn(id)
-                {
-                    states.insert(id, status.state.clone());
-                    conditions.stands(object.clone(), status, is_over);
-                }
-                match foreign_waits(state, id, job) {
-                    Some(why) if waits.get(&id) != Some(&why) => {
-                        waits.insert(id, why.clone());
-                        conditions.waits(object, why);
-                    }
-                    Some(_) => {}
-                    None => drop(waits.remove(&id)),
-                }
-                if is_over {
-                    states.remove(&id);
-                }
+            if let Some(object) = owners.told(id) {
+                foreign.report(state, (id, job), object, &conditions);
                 continue;
             }
             let Some(owner) = owners.get(id) else { continue };
@@ -86,6 +65,44 @@ pub(super) fn write_statuses(
             }
         }
     })
+}
+
+/// What objects of others were told last.
+#[derive(Default)]
+struct ForeignReports {
+    waits: BTreeMap<JobId, Waits>,
+    states: BTreeMap<JobId, String>,
+}
+
+impl ForeignReports {
+    /// Tells an object why it waits, and a workload in which state it is, where that is news.
+    fn report(
+        &mut self,
+        state: &State,
+        (id, job): (JobId, &Job),
+        object: Foreign,
+        conditions: &ForeignConditions,
+    ) {
+        let is_over = job.end.is_some();
+        if matches!(object.kind, ForeignKind::Workload(_)) {
+            let status = resource_status(state, id, job);
+            if self.states.get(&id) != Some(&status.state) {
+                self.states.insert(id, status.state.clone());
+                conditions.stands(object.clone(), status, is_over);
+            }
+        }
+        match foreign_waits(state, id, job) {
+            Some(why) if self.waits.get(&id) != Some(&why) => {
+                self.waits.insert(id, why.clone());
+                conditions.waits(object, why);
+            }
+            Some(_) => {}
+            None => drop(self.waits.remove(&id)),
+        }
+        if is_over {
+            self.states.remove(&id);
+        }
+    }
 }
 
 /// Why an object of somebody else waits; `None` where it does not, or nobody has looked yet.

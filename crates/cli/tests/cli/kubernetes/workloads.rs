@@ -77,6 +77,18 @@ impl Cluster {
     }
 }
 
+/// A server with a pair of nodes of a class that is called as it is.
+fn with_pair(cluster: &Cluster, prefix: &str) -> (String, [String; 2], Served) {
+    let class = unique(prefix);
+    let nodes = cluster.make_pair(&class);
+    let served = served(cluster, &class);
+    wait_for("the nodes", || {
+        let devices = served.told(&["devices"]);
+        nodes.iter().all(|node| devices.contains(node))
+    });
+    (class, nodes, served)
+}
+
 fn await_job(served: &Served, name: &str, state: &str) {
     wait_for(&format!("`{name}` is {state}"), || {
         let rows = jobs(served);
@@ -95,10 +107,7 @@ const OF_JOB: &str = "batch.kubernetes.io/job-name";
 #[test]
 fn a_job_of_others_starts_whole_or_not_at_all_and_is_suspended_for_an_urgent_one() {
     let Some(cluster) = Cluster::find() else { return };
-    let class = unique("workload-job");
-    let nodes = cluster.make_pair(&class);
-    let served = served(&cluster, &class);
-    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let (class, nodes, served) = with_pair(&cluster, "workload-job");
 
     let [long, large, urgent] = ["long", "large", "urgent"].map(|it| unique(&format!("w-{it}")));
     let pods =
@@ -154,10 +163,7 @@ fn a_job_of_others_starts_whole_or_not_at_all_and_is_suspended_for_an_urgent_one
 #[test]
 fn a_job_of_others_leaves_a_lost_node() {
     let Some(cluster) = Cluster::find() else { return };
-    let class = unique("workload-lost");
-    let nodes = cluster.make_pair(&class);
-    let served = served(&cluster, &class);
-    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let (class, nodes, served) = with_pair(&cluster, "workload-lost");
     let name = unique("w-lost");
     let mut object = job(&name, (2, template(&class, &class, 2, &["until-notice"])), json!({}));
     object["spec"]["backoffLimit"] = json!(6);
@@ -189,10 +195,7 @@ fn a_job_set_of_others_starts_with_all_its_workers_and_its_driver_beside_them() 
     if !cluster.knows("jobsets.jobset.x-k8s.io") {
         return eprintln!("SKIPPED: the controller of `JobSet` was not built");
     }
-    let class = unique("workload-set");
-    let nodes = cluster.make_pair(&class);
-    let served = served(&cluster, &class);
-    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let (class, nodes, served) = with_pair(&cluster, "workload-set");
     let name = unique("w-set");
     let replicated = |name: &str, replicas: u32, devices: u32| {
         let template = template(&class, &class, devices, &["finish", "1s"]);
@@ -227,10 +230,7 @@ fn a_pytorch_job_that_its_owner_suspends_is_held() {
         return eprintln!("SKIPPED: the controller of `PyTorchJob` was not built");
     }
     const OF_PYTORCH_JOB: &str = "training.kubeflow.org/job-name";
-    let class = unique("workload-torch");
-    let nodes = cluster.make_pair(&class);
-    let served = served(&cluster, &class);
-    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let (class, nodes, served) = with_pair(&cluster, "workload-torch");
     let name = unique("w-torch");
     let role = json!({
         "replicas": 1, "restartPolicy": "Never",

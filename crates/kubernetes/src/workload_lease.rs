@@ -1,5 +1,5 @@
-//! How far a workload of somebody else is that was unsuspended, by what was seen of it and of its
-//! pods. No I/O.
+//! A lease of a workload of somebody else: how far it is, by what was seen of it and of its pods.
+//! No I/O.
 //!
 //! Each rank holds devices of a node: a slot. Pods get slots as they come, and a pod that replaces
 //! one that ended gets the slot that this leaves. The devices are held until the workload has ended
@@ -14,9 +14,9 @@ use crate::objects::{PodPhase, PodRow};
 use crate::resources::{CPU, is_device};
 use crate::workloads::{WorkloadEnd, WorkloadRow};
 
-/// A workload that has a lease.
+/// How far a workload with a lease is.
 #[derive(Debug)]
-pub(crate) struct Release {
+pub(crate) struct WorkloadLease {
     slots: Vec<Slot>,
     /// By name: pods that came while all slots were taken.
     waiting: BTreeMap<ObjectKey, String>,
@@ -80,7 +80,7 @@ pub(crate) enum Fact {
     Gone,
 }
 
-impl Release {
+impl WorkloadLease {
     /// On these nodes, one a rank.
     pub fn new(nodes: Vec<Name>, requests: &BTreeMap<String, u64>) -> Self {
         let slots = nodes.into_iter().map(|node| Slot { node, pod: None, was_up: false });
@@ -99,12 +99,12 @@ impl Release {
 
     /// One that an earlier leader began.
     pub fn adopted(nodes: Vec<Name>, requests: &BTreeMap<String, u64>, phase: Phase) -> Self {
-        let mut release = Self::new(nodes, requests);
-        release.is_started = phase != Phase::Starting;
+        let mut lease = Self::new(nodes, requests);
+        lease.is_started = phase != Phase::Starting;
         if phase.is_stopping() {
-            release.stop();
+            lease.stop();
         }
-        release
+        lease
     }
 
     pub fn has_started(&self) -> bool {
@@ -128,15 +128,11 @@ impl Release {
 
     /// Somebody asked for its end.
     pub fn stop(&mut self) {
-        self.suspend_for(Outcome::Stopped);
+        self.give_up(Outcome::Stopped);
     }
 
     /// It will not begin, or cannot go on.
     pub fn give_up(&mut self, outcome: Outcome) {
-        self.suspend_for(outcome);
-    }
-
-    fn suspend_for(&mut self, outcome: Outcome) {
         match &mut self.course {
             Course::On => self.course = Course::Stopping { outcome, is_told: false },
             // Who gave it up first and is asked to stop it then has stopped it.

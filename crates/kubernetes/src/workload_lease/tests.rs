@@ -57,40 +57,40 @@ fn workload(is_suspended: bool, end: Option<WorkloadEnd>) -> WorkloadRow {
     }
 }
 
-fn two() -> Release {
-    let mut release = Release::new(vec!["a".into(), "b".into()], &requests());
-    release.see(&workload(true, None));
-    assert_eq!(release.next(), None, "it is to be unsuspended");
-    release.see(&workload(false, None));
-    release
+fn two() -> WorkloadLease {
+    let mut lease = WorkloadLease::new(vec!["a".into(), "b".into()], &requests());
+    lease.see(&workload(true, None));
+    assert_eq!(lease.next(), None, "it is to be unsuspended");
+    lease.see(&workload(false, None));
+    lease
 }
 
-fn started() -> Release {
-    let mut release = two();
+fn started() -> WorkloadLease {
+    let mut lease = two();
     for (uid, node) in [("0", "a"), ("1", "b")] {
-        assert_eq!(release.see_pod(&pod(uid)), Part::Placed(node.into()));
-        assert_eq!(release.next(), None, "{uid}");
-        assert_eq!(release.see_pod(&on(node, PodPhase::Running, uid)), Part::Has);
+        assert_eq!(lease.see_pod(&pod(uid)), Part::Placed(node.into()));
+        assert_eq!(lease.next(), None, "{uid}");
+        assert_eq!(lease.see_pod(&on(node, PodPhase::Running, uid)), Part::Has);
     }
-    assert_eq!(release.next(), Some(Fact::Started));
-    release
+    assert_eq!(lease.next(), Some(Fact::Started));
+    lease
 }
 
 #[test]
 fn it_ends_once_its_controller_says_so_and_its_pods_are_over() {
-    let mut release = started();
-    release.see_pod(&on("a", PodPhase::Succeeded, "0"));
-    release.see(&workload(false, Some(WorkloadEnd::Succeeded)));
-    assert_eq!(release.next(), None, "a pod still runs");
-    assert!(release.see_pod_gone(&pod("1").key, "1"));
-    assert_eq!(release.next(), Some(Fact::Ended(Outcome::Finished)));
+    let mut lease = started();
+    lease.see_pod(&on("a", PodPhase::Succeeded, "0"));
+    lease.see(&workload(false, Some(WorkloadEnd::Succeeded)));
+    assert_eq!(lease.next(), None, "a pod still runs");
+    assert!(lease.see_pod_gone(&pod("1").key, "1"));
+    assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Finished)));
 
-    let mut release = started();
-    release.see(&workload(false, Some(WorkloadEnd::Failed("too often".to_owned()))));
+    let mut lease = started();
+    lease.see(&workload(false, Some(WorkloadEnd::Failed("too often".to_owned()))));
     for (uid, node) in [("0", "a"), ("1", "b")] {
-        release.see_pod(&on(node, PodPhase::Failed(PodFailure::default()), uid));
+        lease.see_pod(&on(node, PodPhase::Failed(PodFailure::default()), uid));
     }
-    let Some(Fact::Ended(Outcome::Failed(failure))) = release.next() else {
+    let Some(Fact::Ended(Outcome::Failed(failure))) = lease.next() else {
         panic!("it has failed");
     };
     assert_eq!((failure.message.as_str(), failure.cause), ("too often", FailureCause::Program));
@@ -98,84 +98,84 @@ fn it_ends_once_its_controller_says_so_and_its_pods_are_over() {
 
 #[test]
 fn a_pod_that_replaces_another_gets_its_slot_and_no_other() {
-    let mut release = started();
-    assert_eq!(release.see_pod(&pod("2")), Part::Waits);
-    assert!(release.waiting().is_empty(), "both slots are taken");
-    release.see_pod(&on("b", PodPhase::Failed(PodFailure::default()), "1"));
-    assert_eq!(release.waiting(), [pod("2").key]);
-    assert_eq!(release.see_pod(&pod("2")), Part::Placed("b".into()));
-    assert_eq!(release.next(), None);
+    let mut lease = started();
+    assert_eq!(lease.see_pod(&pod("2")), Part::Waits);
+    assert!(lease.waiting().is_empty(), "both slots are taken");
+    lease.see_pod(&on("b", PodPhase::Failed(PodFailure::default()), "1"));
+    assert_eq!(lease.waiting(), [pod("2").key]);
+    assert_eq!(lease.see_pod(&pod("2")), Part::Placed("b".into()));
+    assert_eq!(lease.next(), None);
 }
 
 #[test]
 fn pods_that_ask_for_something_else_are_none_of_its() {
-    let mut release = two();
+    let mut lease = two();
     // A controller added a container that begins before the others.
     let mut with_memory = pod("0");
     with_memory.requests.insert("memory".to_owned(), 20_000);
-    assert_eq!(release.see_pod(&with_memory), Part::Placed("a".into()));
+    assert_eq!(lease.see_pod(&with_memory), Part::Placed("a".into()));
     let head = PodRow { requests: BTreeMap::new(), ..pod("head") };
-    assert_eq!(release.see_pod(&head), Part::None);
+    assert_eq!(lease.see_pod(&head), Part::None);
     // It was bound before, and not to a node of this lease.
-    assert_eq!(release.see_pod(&on("c", PodPhase::Running, "c")), Part::None);
+    assert_eq!(lease.see_pod(&on("c", PodPhase::Running, "c")), Part::None);
 }
 
 #[test]
 fn a_stop_suspends_it_and_ends_when_nothing_is_left() {
-    let mut release = started();
-    release.stop();
-    assert_eq!(release.next(), Some(Fact::Suspend));
-    assert_eq!(release.next(), None);
-    assert_eq!(release.see_pod(&pod("2")), Part::Waits, "nothing begins any more");
-    release.see_pod_gone(&pod("0").key, "0");
-    release.see_pod_gone(&pod("1").key, "1");
-    assert_eq!(release.next(), None, "it is not suspended yet");
-    release.see(&workload(true, None));
-    assert_eq!(release.next(), Some(Fact::Ended(Outcome::Stopped)));
+    let mut lease = started();
+    lease.stop();
+    assert_eq!(lease.next(), Some(Fact::Suspend));
+    assert_eq!(lease.next(), None);
+    assert_eq!(lease.see_pod(&pod("2")), Part::Waits, "nothing begins any more");
+    lease.see_pod_gone(&pod("0").key, "0");
+    lease.see_pod_gone(&pod("1").key, "1");
+    assert_eq!(lease.next(), None, "it is not suspended yet");
+    lease.see(&workload(true, None));
+    assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Stopped)));
 }
 
 #[test]
 fn what_somebody_else_suspends_is_held() {
-    let mut release = started();
-    release.see(&workload(true, None));
-    assert_eq!(release.next(), Some(Fact::Held));
-    release.see_pod_gone(&pod("0").key, "0");
-    release.see_pod_gone(&pod("1").key, "1");
-    assert_eq!(release.next(), Some(Fact::Ended(Outcome::Lost)));
+    let mut lease = started();
+    lease.see(&workload(true, None));
+    assert_eq!(lease.next(), Some(Fact::Held));
+    lease.see_pod_gone(&pod("0").key, "0");
+    lease.see_pod_gone(&pod("1").key, "1");
+    assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Lost)));
 }
 
 #[test]
 fn a_pod_that_gets_no_node_ends_it_with_the_reason() {
-    let mut release = two();
-    assert_eq!(release.see_pod(&pod("0")), Part::Placed("a".into()));
-    release.refused("0", "no".to_owned());
-    assert_eq!(release.next(), Some(Fact::Suspend));
-    release.see(&workload(true, None));
+    let mut lease = two();
+    assert_eq!(lease.see_pod(&pod("0")), Part::Placed("a".into()));
+    lease.refused("0", "no".to_owned());
+    assert_eq!(lease.next(), Some(Fact::Suspend));
+    lease.see(&workload(true, None));
     let refused = Outcome::Refused { reason: "no".to_owned() };
-    assert_eq!(release.next(), Some(Fact::Ended(refused)));
+    assert_eq!(lease.next(), Some(Fact::Ended(refused)));
 }
 
 #[test]
 fn one_that_is_deleted_holds_its_devices_until_its_pods_are_gone() {
-    let mut release = started();
-    release.see_gone();
-    assert_eq!(release.next(), None);
-    release.see_pod_gone(&pod("0").key, "0");
-    release.see_pod_gone(&pod("1").key, "1");
-    assert_eq!(release.next(), Some(Fact::Gone));
+    let mut lease = started();
+    lease.see_gone();
+    assert_eq!(lease.next(), None);
+    lease.see_pod_gone(&pod("0").key, "0");
+    lease.see_pod_gone(&pod("1").key, "1");
+    assert_eq!(lease.next(), Some(Fact::Gone));
 }
 
 #[test]
 fn a_successor_goes_on_with_the_pods_that_it_finds() {
     let nodes = vec!["a".into(), "b".into()];
     let phase = Phase::Running { since: Time::ZERO };
-    let mut release = Release::adopted(nodes, &requests(), phase);
-    release.see(&workload(false, None));
-    assert_eq!(release.see_pod(&on("b", PodPhase::Running, "1")), Part::Has);
-    assert_eq!(release.see_pod(&pod("0")), Part::Placed("a".into()));
-    assert_eq!(release.next(), None, "it has started before");
-    release.stop();
-    assert_eq!(release.next(), Some(Fact::Suspend));
+    let mut lease = WorkloadLease::adopted(nodes, &requests(), phase);
+    lease.see(&workload(false, None));
+    assert_eq!(lease.see_pod(&on("b", PodPhase::Running, "1")), Part::Has);
+    assert_eq!(lease.see_pod(&pod("0")), Part::Placed("a".into()));
+    assert_eq!(lease.next(), None, "it has started before");
+    lease.stop();
+    assert_eq!(lease.next(), Some(Fact::Suspend));
 }
 
 /// Something that is seen, of pods by number.
@@ -214,46 +214,46 @@ proptest! {
     /// No node has more pods than ranks, whatever comes; and it ends only when nobody is left.
     #[test]
     fn pods_have_slots_of_their_own(steps in steps()) {
-        let mut release = two();
+        let mut lease = two();
         let mut nodes: BTreeMap<u8, Name> = BTreeMap::new();
         let mut ended = false;
         for step in steps {
             match &step {
                 Step::Comes(number) if !nodes.contains_key(number) => {
-                    if let Part::Placed(node) = release.see_pod(&pod(&number.to_string())) {
+                    if let Part::Placed(node) = lease.see_pod(&pod(&number.to_string())) {
                         nodes.insert(*number, node);
                     }
                 }
                 Step::Runs(number) => {
                     if let Some(node) = nodes.get(number) {
                         let row = on(node.as_str(), PodPhase::Running, &number.to_string());
-                        prop_assert_eq!(release.see_pod(&row), Part::Has);
+                        prop_assert_eq!(lease.see_pod(&row), Part::Has);
                     }
                 }
                 Step::Ends(number) => {
                     if let Some(node) = nodes.remove(number) {
                         let phase = PodPhase::Failed(PodFailure::default());
-                        release.see_pod(&on(node.as_str(), phase, &number.to_string()));
+                        lease.see_pod(&on(node.as_str(), phase, &number.to_string()));
                     }
                 }
                 Step::Goes(number) => {
                     nodes.remove(number);
                     let uid = number.to_string();
-                    release.see_pod_gone(&pod(&uid).key, &uid);
+                    lease.see_pod_gone(&pod(&uid).key, &uid);
                 }
-                Step::Suspended(is_suspended) => release.see(&workload(*is_suspended, None)),
-                Step::Stop => release.stop(),
+                Step::Suspended(is_suspended) => lease.see(&workload(*is_suspended, None)),
+                Step::Stop => lease.stop(),
                 Step::Refused(number) => {
                     nodes.remove(number);
-                    release.refused(&number.to_string(), String::new());
+                    lease.refused(&number.to_string(), String::new());
                 }
                 Step::Succeeds => {
-                    release.see(&workload(false, Some(WorkloadEnd::Succeeded)));
+                    lease.see(&workload(false, Some(WorkloadEnd::Succeeded)));
                 }
-                Step::Gone => release.see_gone(),
+                Step::Gone => lease.see_gone(),
                 Step::Comes(_) => {}
             }
-            while let Some(fact) = release.next() {
+            while let Some(fact) = lease.next() {
                 if matches!(fact, Fact::Ended(_) | Fact::Gone) {
                     prop_assert!(nodes.is_empty(), "{:?} still on {:?}", fact, nodes);
                     ended = true;

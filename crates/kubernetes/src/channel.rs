@@ -55,6 +55,11 @@ pub(crate) enum Message {
         lease: LeaseId,
         reason: String,
     },
+    /// A workload is suspended, since this version of its object.
+    Suspended {
+        lease: LeaseId,
+        version: u64,
+    },
     /// A pod of a workload did not get the node of its lease.
     NotPlaced {
         lease: LeaseId,

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use het_wire::resource::TrainingJobStatus;
 use jiff::Timestamp;
+use kube::Error;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use crate::events::{self, Told};
 use crate::jobs::Jobs;
@@ -23,6 +25,11 @@ use crate::owners::{Foreign, ForeignKind, JobOwner};
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;
 const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Between two tries of what has to be written; doubled up to the longest.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
 
 /// Why an object waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,16 +152,40 @@ impl ForeignConditions {
         }));
     }
 
-    /// Notes on a workload how its job ended: nobody takes it in again while it says so.
+    /// Notes on a workload how its job ended, as [`Self::stands`] does of one that is over: the note
+    /// of an earlier time was not written, or lost. Waits for nothing.
+    pub fn ended(&self, object: Foreign, state: String) {
+        let this = self.clone();
+        drop(self.0.threads.spawn(async move { this.write_end(&object, &state).await }));
+    }
+
+    /// Notes on a workload how its job ended: nobody takes it in again while it says so. Goes on
+    /// until it is written, its object is gone, or another server leads.
     async fn write_end(&self, Foreign { kind, owner }: &Foreign, state: &str) {
         let ForeignKind::Workload(kind) = kind else { return };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.0.jobs.client(), &owner.namespace, &kind.resource());
-        let note = json!({
-            "metadata": { "uid": owner.uid, "annotations": { names::ENDED: state } },
-        });
-        let (parameters, note) = (PatchParams::default(), Patch::Merge(note));
-        let _ = self.within_term(api.patch(&owner.name, &parameters, &note)).await;
+        let mut pause = PAUSE;
+        loop {
+            let note = json!({
+                "metadata": { "uid": owner.uid, "annotations": {
+                    names::ENDED: state,
+                    names::SCHEDULER_LABEL: self.0.jobs.scheduler(),
+                    names::WRITE: names::write_of(self.0.leadership.epoch()),
+                } },
+            });
+            let (parameters, note) = (PatchParams::default(), Patch::Merge(note));
+            match self.within_term(api.patch(&owner.name, &parameters, &note)).await {
+                Some(Ok(_)) => return,
+                // Gone, or another of its name.
+                Some(Err(Error::Api(status))) if matches!(status.code, NOT_FOUND | CONFLICT) => {
+                    return;
+                }
+                _ if self.0.leadership.left().is_none() => return,
+                _ => sleep(pause).await,
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
     }
 
     /// Status and reason of the condition of a pod; whether the server took it.
@@ -195,6 +226,17 @@ impl ForeignConditions {
             let note = format!("Successfully assigned {namespace}/{name} to {node}");
             let pod = Foreign { kind: ForeignKind::Pod, owner: pod };
             this.tell(&pod, Told { is_warning: false, reason: "Scheduled", note: &note }).await;
+        }));
+    }
+
+    /// Tells a pod that it is to go for others, and why it cannot yet. Waits for nothing.
+    pub(crate) fn not_evicted(&self, pod: JobOwner, why: String) {
+        let this = self.clone();
+        drop(self.0.threads.spawn(async move {
+            let _permit = this.0.permits.acquire().await;
+            let pod = Foreign { kind: ForeignKind::Pod, owner: pod };
+            let told = Told { is_warning: true, reason: "EvictionBlocked", note: &why };
+            this.tell(&pod, told).await;
         }));
     }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, CheckpointSpec, Event, Generation, JobId, LeaseId, Millis, Name, Outcome, Placement,
-    Plan, State, Time, Topology,
+    Action, CheckpointSpec, Event, Generation, JobId, Lease, LeaseId, Millis, Name, Outcome, Phase,
+    Placement, Plan, State, StopCause, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
@@ -141,8 +141,8 @@ struct Live {
     service: Option<ObjectKey>,
     /// The job that its only pod is, which somebody else made.
     of_pod: Option<PodJob>,
-    /// The grace of a stop that somebody asked for.
-    stop: Option<Millis>,
+    /// Somebody asked for its end.
+    stop: Option<Stop>,
     /// When it got its nodes, and since when a rank of it is in trouble.
     bound_at: Option<Time>,
     in_trouble: Option<Time>,
@@ -163,6 +163,23 @@ impl Live {
             bound_at: None,
             in_trouble: None,
             reports: Reports::default(),
+        }
+    }
+}
+
+/// That a gang is to end, why, and within which time.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    cause: StopCause,
+    grace: Millis,
+}
+
+impl Stop {
+    /// Of a lease of a state.
+    fn of(lease: &Lease, grace: Millis) -> Option<Self> {
+        match lease.phase {
+            Phase::Stopping { cause } => Some(Self { cause, grace }),
+            Phase::Starting | Phase::Running { .. } => None,
         }
     }
 }
@@ -391,7 +408,9 @@ impl Kubernetes {
                 let place = Place::of(&gang);
                 self.start(*lease, place, objects);
             }
-            Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
+            Action::Stop { lease, cause, grace, .. } => {
+                self.stop(*lease, Stop { cause: *cause, grace: *grace });
+            }
             // Nothing is begun before a rank has its devices.
             Action::Claim { .. }
             | Action::Unclaim { .. }
@@ -463,8 +482,8 @@ impl Kubernetes {
         ));
     }
 
-    fn stop(&mut self, lease: LeaseId, grace: Millis) {
-        if self.stop_workload(lease) {
+    fn stop(&mut self, lease: LeaseId, stop: Stop) {
+        if self.stop_workload(lease, stop.cause) {
             return;
         }
         let Some(live) = self.leases.get_mut(&lease).filter(|live| live.stop.is_none()) else {
@@ -472,20 +491,26 @@ impl Kubernetes {
         };
         live.gang.stop();
         live.wanted.no_more();
-        live.stop = Some(grace);
-        self.delete(lease, grace);
+        live.stop = Some(stop);
+        self.delete(lease, stop.grace);
         self.tell(lease);
     }
 
-    /// Deletes what was made of a gang.
+    /// Deletes what was made of a gang. A pod of somebody else has a grace of its own, and goes
+    /// for others only as far as its disruption budgets allow.
     fn delete(&self, lease: LeaseId, grace: Millis) {
         let Some(live) = self.leases.get(&lease) else { return };
         let made = live.pods.iter().filter_map(|(key, uid)| Some((key.clone(), uid.clone()?)));
         let made: Vec<(ObjectKey, String)> = made.collect();
-        // Pods of others have a grace of their own.
-        let grace = live.of_pod.is_none().then_some(grace);
-        if !made.is_empty() {
-            self.cluster.spawn(self.writer.clone().delete(made, grace));
+        if made.is_empty() {
+            return;
+        }
+        let is_owners_wish = live.stop.is_some_and(|stop| stop.cause == StopCause::User);
+        let writer = self.writer.clone();
+        match &live.of_pod {
+            None => self.cluster.spawn(writer.delete(made, Some(grace))),
+            Some(_) if is_owners_wish => self.cluster.spawn(writer.delete(made, None)),
+            Some(of_pod) => self.cluster.spawn(writer.evict(of_pod.pod.clone())),
         }
     }
 
@@ -530,20 +555,19 @@ impl Kubernetes {
             Message::Node(row) => self.see_node(*row),
             Message::NodeGone(name) => self.see_node_gone(&name),
             Message::WorkloadsBegin(kind) => self.workloads_begin(kind),
-            Message::WorkloadsEnd(kind) => {
-                self.workloads_listed(kind);
-                self.take_up();
-            }
+            Message::WorkloadsEnd(kind) => self.workloads_listed(kind),
             Message::Workload(row) => self.see_workload(*row),
             Message::WorkloadGone { name, uid } => self.see_workload_gone(&name, &uid),
             Message::PriorityClasses(values) => self.see_priority_classes(values),
             Message::NotUnsuspended { lease, reason } => self.not_unsuspended(lease, reason),
+            Message::Suspended { lease, version } => self.suspended(lease, version),
             Message::NotPlaced { lease, uid, reason } => self.not_placed(lease, &uid, reason),
             Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
         self.tell_nodes();
         self.tell_requests();
+        self.tell_absent_workloads();
     }
 
     /// Reports what changed about nodes, once it is known which there are and what others take.
@@ -758,8 +782,8 @@ impl Kubernetes {
             self.pods.get(&key).into_iter().for_each(|(row, _)| self.see_stray(row));
         }
         let Some(live) = self.leases.get_mut(&lease) else { return };
-        if let Some(grace) = live.stop {
-            self.delete(lease, grace);
+        if let Some(stop) = live.stop {
+            self.delete(lease, stop.grace);
         }
         self.await_beginning(lease);
         self.tell(lease);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_definition};
 use serde_json::{Value, json};
 
-use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL};
+use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL, WRITE};
 use crate::workload_kinds::WorkloadKind;
 
 /// The epoch before the leader's. The first epoch is 1, before the Lease has changed hands.
@@ -97,8 +97,8 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects
 }
 
-/// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
-/// and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and
+/// What the server does, and nothing else: it reads nodes and pods, makes, binds, evicts and
+/// deletes pods and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and
 /// whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
@@ -109,7 +109,7 @@ fn rules(binding: Binding) -> Vec<Value> {
     let own = json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": of_pods },
-        { "apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"] },
+        { "apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"] },
         { "apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"] },
         { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
         {
@@ -197,10 +197,10 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
 fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     let ManifestOptions { namespace, scheduler, .. } = options;
     let metadata = json!({ "name": format!("{scheduler}.suspension.{GROUP}"), "labels": labels });
-    let epoch = |object: &str| {
+    let write = |object: &str| {
         format!(
-            "(has({object}.metadata.annotations) && '{EPOCH}' in {object}.metadata.annotations ? \
-             {object}.metadata.annotations['{EPOCH}'] : '0')"
+            "(has({object}.metadata.annotations) && '{WRITE}' in {object}.metadata.annotations ? \
+             {object}.metadata.annotations['{WRITE}'] : '0')"
         )
     };
     let is_ours = format!(
@@ -222,11 +222,12 @@ fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
             // What others change of it says whose word was the last.
             {
                 "name": "says-when",
-                "expression": format!("{} != {}", epoch("object"), epoch("oldObject")),
+                "expression": format!("{} != {}", write("object"), write("oldObject")),
             },
         ],
         "validations": [{
-            "expression": format!("int({}) > {NEWEST}", epoch("object")), "reason": "Forbidden",
+            "expression": format!("int({}.split('-')[0]) > {NEWEST}", write("object")),
+            "reason": "Forbidden",
             "message": "another server leads since the one that made this",
         }],
     });

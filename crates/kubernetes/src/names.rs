@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use het_core::{Generation, LeaseId, StageKey};
 use het_wire::record::NUMBER_MAX;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// Whom a pod asks to choose its node, where nobody names another.
@@ -40,8 +41,16 @@ pub(crate) const TOPOLOGY: &str = "heterosis.dev/topology";
 pub(crate) const ENDED: &str = "heterosis.dev/ended";
 /// The node for which the gate of a pod was removed.
 pub(crate) const NODE: &str = "heterosis.dev/node";
+/// Of a workload of somebody else: the epoch and the time of what a leader changed of it last. The
+/// API server refuses what one before the newest changes.
+pub(crate) const WRITE: &str = "heterosis.dev/write";
 /// Of the leader that made it: the API server refuses what one before the newest makes.
 pub(crate) const EPOCH: &str = "heterosis.dev/epoch";
+
+/// What a leader says when it changes a workload: no two changes say the same.
+pub(crate) fn write_of(epoch: u64) -> String {
+    format!("{epoch}-{}", Timestamp::now().as_nanosecond())
+}
 
 /// Longest label of a host name (RFC 1123).
 const NAME_MAX: usize = 63;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::names::{self, Binding, GATE, ObjectKey, RankLabels, Scheduler};
 use crate::needs::{self, NodeRule, Operator, PodNeeds, Requirement, Tolerated};
-use crate::quantity::amounts;
+use crate::quantity::{Amount, amounts};
 use crate::resources::is_device;
 use crate::workload_kinds::{WorkloadName, controller_of};
 
@@ -50,7 +50,7 @@ struct Taint {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeStatus {
-    allocatable: BTreeMap<String, String>,
+    allocatable: BTreeMap<String, Amount>,
     conditions: Vec<Condition>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct PodSpec {
     node_name: Option<String>,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
-    overhead: BTreeMap<String, String>,
+    overhead: BTreeMap<String, Amount>,
     /// Of the whole pod, in place of what its containers request.
     resources: Resources,
     tolerations: Vec<Toleration>,
@@ -171,7 +171,23 @@ struct ContainerPort {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Resources {
-    requests: BTreeMap<String, String>,
+    requests: BTreeMap<String, Amount>,
+    limits: BTreeMap<String, Amount>,
+}
+
+impl Resources {
+    /// In thousandths. Who says a limit alone requests that; the API server writes it into pods,
+    /// and not into their templates.
+    fn requested(&self) -> BTreeMap<String, u64> {
+        let mut requested = amounts(&self.limits);
+        requested.extend(amounts(&self.requests));
+        requested
+    }
+
+    fn is_readable(&self) -> bool {
+        let mut amounts = self.requests.values().chain(self.limits.values());
+        amounts.all(|amount| amount.milli().is_some())
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -368,7 +384,9 @@ struct TemplateMetadata {
 impl PodTemplate {
     /// `None` of what the API server would not take for one.
     pub fn of(value: &Value) -> Option<Self> {
-        Self::deserialize(value).ok()
+        let template = Self::deserialize(value).ok()?;
+        let is_readable = template.spec.is_readable();
+        is_readable.then_some(template)
     }
 
     /// Whether its pods will wait for this scheduler to choose a node.
@@ -401,6 +419,12 @@ impl PodTemplate {
 }
 
 impl PodSpec {
+    fn is_readable(&self) -> bool {
+        let containers = self.init_containers.iter().chain(&self.containers);
+        let mut resources = containers.map(|it| &it.resources).chain([&self.resources]);
+        resources.all(Resources::is_readable)
+    }
+
     /// Whether this scheduler is asked, by name or, where kube-scheduler binds, by a label.
     fn is_for(&self, labels: &BTreeMap<String, String>, scheduler: &Scheduler) -> bool {
         match scheduler.binding {
@@ -493,7 +517,7 @@ impl PodSpec {
     /// What the kubelet keeps for the pod, by resource, in thousandths: what its containers request
     /// together, or one that runs before them with those that went on by then, where that is more.
     fn requests(&self) -> BTreeMap<String, u64> {
-        let of = |container: &Container| amounts(&container.resources.requests);
+        let of = |container: &Container| container.resources.requested();
         let (mut beside, mut before) = (BTreeMap::new(), BTreeMap::new());
         for container in &self.init_containers {
             if container.restart_policy.as_deref() == Some("Always") {
@@ -514,7 +538,7 @@ impl PodSpec {
             let most = requests.entry(name).or_default();
             *most = amount.max(*most);
         }
-        requests.extend(amounts(&self.resources.requests));
+        requests.extend(self.resources.requested());
         add(&mut requests, &amounts(&self.overhead));
         requests
     }

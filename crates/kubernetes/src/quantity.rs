@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use serde_json::Number;
+
 /// A suffix and what it stands for, in thousandths.
 const SUFFIXES: [(&str, u128); 16] = [
     ("m", 1),
@@ -29,7 +32,7 @@ const EXPONENT_MAX: u32 = 18;
 
 /// An amount in thousandths, at most `u64::MAX`; `None` where the text is none. What is finer than
 /// that is cut off.
-pub(crate) fn milli(text: &str) -> Option<u64> {
+fn milli(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
@@ -58,9 +61,28 @@ fn unit(suffix: &str) -> Option<u128> {
     (exponent <= EXPONENT_MAX).then(|| 1_000 * 10u128.pow(exponent))
 }
 
+/// An amount of an object. The API server writes those of its own kinds as text; those of other
+/// kinds stay as somebody wrote them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Amount {
+    Text(String),
+    Number(Number),
+}
+
+impl Amount {
+    /// In thousandths; `None` where it is none.
+    pub fn milli(&self) -> Option<u64> {
+        match self {
+            Self::Text(text) => milli(text),
+            Self::Number(number) => milli(&number.to_string()),
+        }
+    }
+}
+
 /// Amounts by resource, in thousandths. What cannot be read is left out.
-pub(crate) fn amounts(of: &BTreeMap<String, String>) -> BTreeMap<String, u64> {
-    of.iter().filter_map(|(name, text)| Some((name.clone(), milli(text)?))).collect()
+pub(crate) fn amounts(of: &BTreeMap<String, Amount>) -> BTreeMap<String, u64> {
+    of.iter().filter_map(|(name, amount)| Some((name.clone(), amount.milli()?))).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::jobs::JobNews;
 use crate::needs::{NodeRule, PodNeeds};
 use crate::owners::Foreign;
 use crate::quotas::QuotasNews;
-use crate::resources::{CPU, is_device};
+use crate::resources::{Devices, counted};
 
 /// What only more or other nodes can change, and what nothing can.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,13 +72,11 @@ pub struct News {
 pub(crate) struct Offers {
     /// Of the nodes.
     revision: u64,
-    by_rule: BTreeMap<(String, NodeRule), Result<Vec<Name>, Unsuitable>>,
+    by_rule: BTreeMap<(Name, NodeRule), Result<Vec<Name>, Unsuitable>>,
 }
 
 /// Rules whose answers are remembered.
 const RULES_MAX: usize = 1_024;
-/// Most devices, and most cores, of one pod; a node has fewer.
-const COUNT_MAX: u64 = 4_096;
 
 impl Offers {
     /// Forgets what was found out of nodes that have changed since; whether they have.
@@ -104,30 +102,16 @@ impl Offers {
         if let Some(reason) = &needs.not_supported {
             return Err(Unsuitable::NotSupported(reason.clone()));
         }
+        let (Devices { resource, count }, cores) =
+            counted(requests).map_err(Unsuitable::NotSupported)?;
         let amount = |name: &str| requests.get(name).copied().unwrap_or_default();
-        if let Some((name, _)) =
-            requests.iter().find(|(name, amount)| is_counted(name) && **amount > COUNT_MAX * 1_000)
-        {
-            let reason = format!("more than {COUNT_MAX} of `{name}`");
-            return Err(Unsuitable::NotSupported(reason));
-        }
-        let cores = amount(CPU).div_ceil(1_000) as u32;
-        let mut devices = requests.iter().filter(|(name, amount)| **amount > 0 && is_device(name));
-        let (resource, count, cores) = match (devices.next(), devices.next()) {
-            (None, _) => (CPU, cores.max(1), 0),
-            (Some((name, amount)), None) => (name.as_str(), (amount / 1_000) as u32, cores),
-            (Some((one, _)), Some((other, _))) => {
-                let reason = format!("two extended resources of one pod, `{one}` and `{other}`");
-                return Err(Unsuitable::NotSupported(reason));
-            }
-        };
         let of = |name: &str| Bytes(amount(name).div_ceil(1_000));
-        let key = (resource.to_owned(), needs.nodes.clone());
+        let key = (resource.clone(), needs.nodes.clone());
         let known = self.by_rule.entry(key);
-        let known = known.or_insert_with(|| classes(inventory, resource, &needs.nodes));
+        let known = known.or_insert_with(|| classes(inventory, resource.as_str(), &needs.nodes));
         Ok(PodDevices {
-            resource: resource.into(),
             classes: known.clone()?,
+            resource,
             count,
             cores,
             host: HostResources {
@@ -137,11 +121,6 @@ impl Offers {
             },
         })
     }
-}
-
-/// Whether so many of a resource are devices or cores.
-fn is_counted(resource: &str) -> bool {
-    resource == CPU || is_device(resource)
 }
 
 /// The classes of a resource whose nodes the rule accepts.

@@ -67,8 +67,8 @@ pub(crate) async fn nodes(client: Client, sender: Sender) {
     }
 }
 
-/// All workloads of a kind, as [`pods`]. Of a kind that the API server does not know, or that the
-/// account may not list, there are none.
+/// All workloads of a kind, as [`pods`]. Of a kind that the API server does not know there are none;
+/// of one that the account may not list nobody knows which.
 pub(crate) async fn workloads(
     (client, kind, scheduler, sender): (Client, WorkloadKind, Scheduler, Sender),
 ) {
@@ -88,7 +88,7 @@ pub(crate) async fn workloads(
                 let name = WorkloadName { kind, key: ObjectKey { namespace, name } };
                 Message::WorkloadGone { name, uid: object.metadata.uid.unwrap_or_default() }
             }),
-            Err(error) if is_unknown(&error) => {
+            Err(error) if code_of(&error) == NOT_FOUND => {
                 sender.send(Message::WorkloadsBegin(kind)).await;
                 Some(Message::WorkloadsEnd(kind))
             }
@@ -125,7 +125,7 @@ pub(crate) async fn priority_classes(client: Client, sender: Sender) {
                 values.remove(&class.metadata.name.unwrap_or_default());
             }
             // Without the right to list them none has a value.
-            Err(error) if is_unknown(&error) => is_listing = false,
+            Err(error) if matches!(code_of(&error), FORBIDDEN | NOT_FOUND) => is_listing = false,
             Err(_) => {}
         }
         if !is_listing {
@@ -134,13 +134,12 @@ pub(crate) async fn priority_classes(client: Client, sender: Sender) {
     }
 }
 
-/// Whether nothing of the kind can be listed now.
-fn is_unknown(error: &Error) -> bool {
-    let code = match error {
+/// Of the answer to a list; 0 of what is none.
+fn code_of(error: &Error) -> u16 {
+    match error {
         Error::InitialListFailed(kube::Error::Api(status)) => status.code,
         _ => 0,
-    };
-    matches!(code, FORBIDDEN | NOT_FOUND)
+    }
 }
 
 fn gone(pod: PodObject) -> Option<(ObjectKey, String)> {

@@ -11,8 +11,25 @@ use het_core::{Failure, FailureCause, Name, Outcome, Phase};
 
 use crate::names::ObjectKey;
 use crate::objects::{PodPhase, PodRow};
-use crate::resources::{CPU, is_device};
-use crate::workloads::{WorkloadEnd, WorkloadRow};
+use crate::resources::{CPU, Devices, counted};
+use crate::workloads::{WorkloadEnd, WorkloadGang, WorkloadRow};
+
+/// What a lease gives a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Of each rank.
+    pub nodes: Vec<Name>,
+    /// Of each rank; the same.
+    pub devices: Devices,
+}
+
+impl Given {
+    /// Whether the pods of a workload are as many, and ask for as much, as was placed.
+    pub fn is_for(&self, gang: &WorkloadGang) -> bool {
+        let asked = counted(&gang.requests).map(|(devices, _)| devices);
+        gang.ranks as usize == self.nodes.len() && asked.as_ref() == Ok(&self.devices)
+    }
+}
 
 /// How far a workload with a lease is.
 #[derive(Debug)]
@@ -20,13 +37,17 @@ pub(crate) struct WorkloadLease {
     slots: Vec<Slot>,
     /// By name: pods that came while all slots were taken.
     waiting: BTreeMap<ObjectKey, String>,
-    /// By resource, in thousandths: what each of its pods is known by.
-    devices: BTreeMap<String, u64>,
+    /// What each of its pods is known by.
+    devices: Devices,
+    /// It has no pods but those of its ranks.
+    is_all: bool,
     course: Course,
     is_started: bool,
     /// It was seen while it was not suspended.
     is_seen_free: bool,
     is_suspended: bool,
+    /// The version of the object that was seen last.
+    version: u64,
     end: Option<WorkloadEnd>,
     is_gone: bool,
 }
@@ -51,7 +72,17 @@ enum Course {
     /// It is unsuspended, or to be.
     On,
     /// It is to be suspended, for this outcome.
-    Stopping { outcome: Outcome, is_told: bool },
+    Stopping { outcome: Outcome, suspension: Suspension },
+}
+
+/// How far the suspension of a workload is that is to stop. It is written even where it is
+/// suspended already: what was sent before and not answered can undo nothing after that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Suspension {
+    Due,
+    UnderWay,
+    /// Its object has had this version since.
+    Written(u64),
 }
 
 /// What a pod is to a workload that has a lease.
@@ -60,7 +91,7 @@ pub(crate) enum Part {
     /// None of those that have slots.
     None,
     /// It came while all slots were taken, or while it is being suspended.
-    Waits,
+    Waits { is_new: bool },
     /// It has a slot, and is to get the node of that.
     Placed(Name),
     /// It has a slot and a node.
@@ -81,26 +112,29 @@ pub(crate) enum Fact {
 }
 
 impl WorkloadLease {
-    /// On these nodes, one a rank.
-    pub fn new(nodes: Vec<Name>, requests: &BTreeMap<String, u64>) -> Self {
-        let slots = nodes.into_iter().map(|node| Slot { node, pod: None, was_up: false });
+    pub fn new(given: Given, is_all: bool) -> Self {
+        let nodes = given.nodes.into_iter();
         Self {
-            slots: slots.collect(),
+            slots: nodes.map(|node| Slot { node, pod: None, was_up: false }).collect(),
             waiting: BTreeMap::new(),
-            devices: devices(requests),
+            devices: given.devices,
+            is_all,
             course: Course::On,
             is_started: false,
             is_seen_free: false,
             is_suspended: false,
+            version: 0,
             end: None,
             is_gone: false,
         }
     }
 
-    /// One that an earlier leader began.
-    pub fn adopted(nodes: Vec<Name>, requests: &BTreeMap<String, u64>, phase: Phase) -> Self {
-        let mut lease = Self::new(nodes, requests);
+    /// One that an earlier leader began. Where it ran, whoever has suspended it since was somebody
+    /// else.
+    pub fn adopted(given: Given, is_all: bool, phase: Phase) -> Self {
+        let mut lease = Self::new(given, is_all);
         lease.is_started = phase != Phase::Starting;
+        lease.is_seen_free = lease.is_started;
         if phase.is_stopping() {
             lease.stop();
         }
@@ -113,6 +147,22 @@ impl WorkloadLease {
 
     pub fn is_stopping(&self) -> bool {
         self.course != Course::On
+    }
+
+    /// It waits for its unsuspension.
+    pub fn is_to_begin(&self) -> bool {
+        !self.is_stopping() && self.is_suspended && !self.is_seen_free
+    }
+
+    /// Some of its pods are there, and each of them has run: its controller makes no others.
+    pub fn has_begun(&self) -> bool {
+        let mut there = self.slots.iter().filter(|slot| slot.pod.is_some()).peekable();
+        there.peek().is_some() && there.all(|slot| slot.was_up)
+    }
+
+    /// It runs, although it has fewer pods than ranks.
+    pub fn start(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.was_up = true);
     }
 
     /// Why a pod does not begin.
@@ -134,7 +184,7 @@ impl WorkloadLease {
     /// It will not begin, or cannot go on.
     pub fn give_up(&mut self, outcome: Outcome) {
         match &mut self.course {
-            Course::On => self.course = Course::Stopping { outcome, is_told: false },
+            Course::On => self.course = Course::Stopping { outcome, suspension: Suspension::Due },
             // Who gave it up first and is asked to stop it then has stopped it.
             Course::Stopping { outcome: before, .. } => *before = outcome,
         }
@@ -142,9 +192,19 @@ impl WorkloadLease {
 
     /// It was looked at, or has changed.
     pub fn see(&mut self, row: &WorkloadRow) {
+        // Who was not allowed to look for a while knows it again.
+        self.is_gone = false;
+        self.version = row.version;
         self.is_suspended = row.is_suspended;
         self.is_seen_free |= !row.is_suspended;
         self.end = self.end.take().or_else(|| row.end.clone());
+    }
+
+    /// Its suspension was written, and its object has had this version since.
+    pub fn suspended(&mut self, version: u64) {
+        if let Course::Stopping { suspension, .. } = &mut self.course {
+            *suspension = Suspension::Written(version);
+        }
     }
 
     /// It is not there any more.
@@ -164,13 +224,13 @@ impl WorkloadLease {
             }
             return Part::Has;
         }
-        if is_over || devices(&row.requests) != self.devices {
-            self.waiting.remove(&row.key);
+        let was_waiting = self.waiting.remove(&row.key).is_some();
+        if is_over || !self.is_one(&row.requests) {
             return Part::None;
         }
         match &row.node {
             None if row.needs.is_none() => Part::None,
-            None => self.place(row),
+            None => self.place(row, was_waiting),
             Some(node) => {
                 let free = self.slots.iter_mut().find(|it| it.pod.is_none() && it.node == *node);
                 let Some(slot) = free else { return Part::None };
@@ -182,22 +242,38 @@ impl WorkloadLease {
         }
     }
 
-    fn place(&mut self, row: &PodRow) -> Part {
+    /// Whether a pod that requests so much is one of its ranks. Where it has no other pods, those
+    /// without devices may ask for more cores than its template: whoever looks at pods before they
+    /// are made adds containers.
+    fn is_one(&self, requests: &BTreeMap<String, u64>) -> bool {
+        let Ok((devices, _)) = counted(requests) else { return false };
+        let has_more_cores = self.is_all
+            && self.devices.resource == *CPU
+            && devices.resource == *CPU
+            && devices.count >= self.devices.count;
+        devices == self.devices || has_more_cores
+    }
+
+    fn place(&mut self, row: &PodRow, was_waiting: bool) -> Part {
         let is_stopping = self.is_stopping();
         let free = self.slots.iter_mut().find(|slot| slot.pod.is_none() && !is_stopping);
         let Some(slot) = free else {
             self.waiting.insert(row.key.clone(), row.uid.clone());
-            return Part::Waits;
+            return Part::Waits { is_new: !was_waiting && !is_stopping };
         };
         slot.pod = Some(SlotPod { uid: row.uid.clone(), trouble: None });
-        self.waiting.remove(&row.key);
         Part::Placed(slot.node.clone())
     }
 
-    /// The pods to look at again, now that a slot may be free.
-    pub fn waiting(&self) -> Vec<ObjectKey> {
+    /// The next pod to look at again, now that a slot is free.
+    pub fn next_waiting(&self) -> Option<ObjectKey> {
         let is_free = self.slots.iter().any(|slot| slot.pod.is_none()) && !self.is_stopping();
-        if is_free { self.waiting.keys().cloned().collect() } else { Vec::new() }
+        self.waiting.keys().next().filter(|_| is_free).cloned()
+    }
+
+    /// A pod that waited is not there any more.
+    pub fn forget_waiting(&mut self, key: &ObjectKey) {
+        self.waiting.remove(key);
     }
 
     /// A pod is not there any more; whether it was one of its.
@@ -236,33 +312,28 @@ impl WorkloadLease {
         }
         match &mut self.course {
             Course::On if self.is_seen_free && self.is_suspended => {
-                self.course = Course::Stopping { outcome: Outcome::Lost, is_told: true };
+                let (outcome, suspension) = (Outcome::Lost, Suspension::Due);
+                self.course = Course::Stopping { outcome, suspension };
                 Some(Fact::Held)
             }
             Course::On => None,
-            Course::Stopping { is_told, .. } if !*is_told => {
-                *is_told = true;
-                Some(Fact::Suspend)
-            }
-            Course::Stopping { outcome, .. } if self.is_suspended && is_empty => {
-                Some(Fact::Ended(outcome.clone()))
-            }
-            Course::Stopping { .. } => None,
+            Course::Stopping { outcome, suspension } => match *suspension {
+                Suspension::Due => {
+                    *suspension = Suspension::UnderWay;
+                    Some(Fact::Suspend)
+                }
+                // Somebody has it go on since.
+                Suspension::Written(version) if !self.is_suspended && self.version > version => {
+                    *suspension = Suspension::UnderWay;
+                    Some(Fact::Suspend)
+                }
+                Suspension::Written(version) if self.is_suspended && self.version >= version => {
+                    is_empty.then(|| Fact::Ended(outcome.clone()))
+                }
+                Suspension::UnderWay | Suspension::Written(_) => None,
+            },
         }
     }
-}
-
-/// The devices that are requested, or the cores where none are. Controllers, and those who look at
-/// pods before they are made, add containers that request a little of the rest.
-fn devices(requests: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    let devices = requests.iter().filter(|(name, amount)| **amount > 0 && is_device(name));
-    let devices: BTreeMap<String, u64> =
-        devices.map(|(name, amount)| (name.clone(), *amount)).collect();
-    if devices.is_empty() {
-        let cores = requests.get(CPU).map_or(1, |amount| amount.div_ceil(1_000).max(1));
-        return BTreeMap::from([(CPU.to_owned(), cores)]);
-    }
-    devices
 }
 
 /// What has ended never runs again, whoever asked for its stop.

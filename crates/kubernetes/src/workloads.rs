@@ -28,6 +28,8 @@ const RANKS_MAX: u64 = 4_096;
 pub(crate) struct WorkloadRow {
     pub name: WorkloadName,
     pub uid: String,
+    /// Of its object; 0 where that is no number. Versions of a cluster grow with each write.
+    pub version: u64,
     /// Whose `suspend` it goes by: its own or that of the workload that made it.
     pub suspended_by: SuspendedBy,
     pub is_suspended: bool,
@@ -62,6 +64,8 @@ pub(crate) struct WorkloadGang {
     /// The class whose value says how urgent it is, where no word does.
     pub priority_class: Option<String>,
     pub within: Domain,
+    /// It has no other pods that name this scheduler.
+    pub is_all: bool,
     /// Why it cannot be started.
     pub refused: Option<Unsuitable>,
 }
@@ -91,17 +95,19 @@ impl WorkloadRow {
         };
         let name = WorkloadName { kind, key };
         let uid = metadata.uid.clone().unwrap_or_default();
+        let version = version_of(&metadata);
         let suspended_by = suspended_by(&metadata, &name, &uid)?;
         let (spec, status) = (&data["spec"], &data["status"]);
         let annotations = metadata.annotations.unwrap_or_default();
         Some(Self {
             uid,
+            version,
             suspended_by,
             is_suspended: kind.is_suspended(spec),
             is_over: metadata.deletion_timestamp.is_some()
                 || annotations.contains_key(names::ENDED),
             end: end(status),
-            gang: gang(&name, spec, &annotations, scheduler).map(Arc::new),
+            gang: gang(&name, (spec, status), &annotations, scheduler).map(Arc::new),
             name,
         })
     }
@@ -110,6 +116,12 @@ impl WorkloadRow {
     pub fn asks(&self) -> bool {
         self.is_suspended && !self.is_over && self.end.is_none() && self.gang.is_some()
     }
+}
+
+/// 0 where it is no number.
+pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
+    let version = metadata.resource_version.as_deref();
+    version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Whoever suspends an object: `None` where a workload owns it that starts it in its own time.
@@ -145,18 +157,22 @@ fn end(status: &Value) -> Option<WorkloadEnd> {
 /// or a launcher, are pods like any other.
 fn gang(
     name: &WorkloadName,
-    spec: &Value,
+    (spec, status): (&Value, &Value),
     annotations: &BTreeMap<String, String>,
     scheduler: &Scheduler,
 ) -> Option<WorkloadGang> {
-    let sets = pod_sets(name.kind, spec);
-    let ours = sets.into_iter().filter(|set| set.template.is_for(scheduler) && set.count > 0);
+    let sets = pod_sets(name.kind, spec, status);
+    let is_read = sets.iter().all(|(_, template)| template.is_some());
+    let read = sets.into_iter();
+    let read = read.filter_map(|(count, it)| it.map(|template| PodSet { count, template }));
+    let ours = read.filter(|set| set.template.is_for(scheduler) && set.count > 0);
     let mut sets: Vec<PodSet> = ours.collect();
     let needs_of = |set: &PodSet| set.template.needs(&name.key.name, annotations, scheduler);
     let is_like = |set: &PodSet, other: &PodSet| {
         set.template.requests() == other.template.requests()
             && needs_of(set).nodes == needs_of(other).nodes
     };
+    let all = sets.len();
     match sets.iter().any(|set| set.template.wants_devices()) {
         true => sets.retain(|set| set.template.wants_devices()),
         false => {
@@ -171,6 +187,7 @@ fn gang(
     let ranks = sets.iter().fold(0u64, |sum, set| sum.saturating_add(set.count));
     let topology = annotations.get(names::TOPOLOGY).map_or(Ok(Domain::Any), |word| within(word));
     let refused = [
+        (!is_read, "a pod template that cannot be read".to_owned()),
         (ranks > RANKS_MAX, format!("a workload of more than {RANKS_MAX} pods")),
         (
             sets.iter().any(|set| !is_like(set, first)),
@@ -190,6 +207,7 @@ fn gang(
         within: topology.unwrap_or_default(),
         refused: refused.map(Unsuitable::NotSupported),
         requests: first.template.requests(),
+        is_all: sets.len() == all,
         needs,
     })
 }
@@ -204,19 +222,20 @@ fn within(word: &str) -> Result<Domain, String> {
     })
 }
 
-fn pod_sets(kind: WorkloadKind, spec: &Value) -> Vec<PodSet> {
+/// How many pods of each template are to run at once; those that are done are not made again.
+/// `None` for a template that cannot be read.
+fn pod_sets(kind: WorkloadKind, spec: &Value, status: &Value) -> Vec<(u64, Option<PodTemplate>)> {
     let count = |value: &Value| value.as_u64().unwrap_or(1);
-    let set = |count: u64, template: &Value| {
-        PodTemplate::of(template).map(|template| PodSet { count, template })
-    };
+    let set = |count: u64, template: &Value| (count, PodTemplate::of(template));
     let items = |value: &'static str| spec[value].as_array().into_iter().flatten();
-    let sets: Vec<Option<PodSet>> = match kind.templates() {
+    match kind.templates() {
         Templates::None => Vec::new(),
-        Templates::Job => vec![set(at_once(spec), &spec["template"])],
+        Templates::Job => vec![set(at_once(spec, status), &spec["template"])],
         Templates::JobSet => items("replicatedJobs")
             .map(|one| {
                 let job = &one["template"]["spec"];
-                set(count(&one["replicas"]).saturating_mul(at_once(job)), &job["template"])
+                let left = count(&one["replicas"]).saturating_sub(succeeded(status, &one["name"]));
+                set(left.saturating_mul(at_once(job, &Value::Null)), &job["template"])
             })
             .collect(),
         Templates::Replicas(field) => {
@@ -225,20 +244,30 @@ fn pod_sets(kind: WorkloadKind, spec: &Value) -> Vec<PodSet> {
         }
         Templates::Ray => {
             let head = set(1, &spec["headGroupSpec"]["template"]);
-            let workers = items("workerGroupSpecs").map(|group| {
-                let hosts = count(&group["numOfHosts"]);
-                set(count(&group["replicas"]).saturating_mul(hosts), &group["template"])
+            let groups = items("workerGroupSpecs").filter(|group| group["suspend"] != true);
+            let workers = groups.map(|group| {
+                let least = group["minReplicas"].as_u64().unwrap_or_default();
+                let (replicas, hosts) = (count(&group["replicas"]), count(&group["numOfHosts"]));
+                set(replicas.max(least).saturating_mul(hosts), &group["template"])
             });
             [head].into_iter().chain(workers).collect()
         }
-    };
-    sets.into_iter().flatten().collect()
+    }
 }
 
 /// Pods of a job that run at once.
-fn at_once(job: &Value) -> u64 {
+fn at_once(job: &Value, status: &Value) -> u64 {
     let parallelism = job["parallelism"].as_u64().unwrap_or(1);
-    job["completions"].as_u64().map_or(parallelism, |most| most.min(parallelism))
+    let done = status["succeeded"].as_u64().unwrap_or_default();
+    let left = job["completions"].as_u64().map(|most| most.saturating_sub(done));
+    left.map_or(parallelism, |left| left.min(parallelism))
+}
+
+/// Jobs of a set's part that have succeeded.
+fn succeeded(status: &Value, part: &Value) -> u64 {
+    let parts = status["replicatedJobsStatus"].as_array().into_iter().flatten();
+    let found = parts.filter(|one| one["name"] == *part).find_map(|one| one["succeeded"].as_u64());
+    found.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod workloads;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -13,7 +14,7 @@ use futures_util::{StreamExt, pin_mut, stream};
 use het_core::{LeaseId, Millis, Name};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::Request;
+use kube::core::{Request, Status};
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -39,6 +40,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
+const INTERNAL: u16 = 500;
 /// A connection that says nothing for longer is given up.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
@@ -365,6 +367,29 @@ impl Writer {
         stream::iter(deletes).buffer_unordered(GANG_REQUESTS_MAX).collect::<()>().await;
     }
 
+    /// Evicts a pod of somebody else, within its own grace. Its disruption budgets are heard: where
+    /// one does not allow it now, that is said once, and it is tried until one does.
+    pub async fn evict(self, pod: JobOwner) {
+        let JobOwner { namespace, name, uid } = &pod;
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": { "name": name, "namespace": namespace },
+            "deleteOptions": { "preconditions": { "uid": uid } },
+        });
+        let (plural, is_told) = (format!("pods/{name}/eviction"), AtomicBool::new(false));
+        let evict = || async {
+            let evicted = self.create::<Value>(namespace, &plural, &eviction).await;
+            if let Err(Error::Api(status)) = &evicted
+                && is_against_budget(status)
+                && !is_told.swap(true, Ordering::Relaxed)
+            {
+                self.conditions.not_evicted(pod.clone(), status.message.clone());
+            }
+            evicted
+        };
+        let _ = self.tried_until(&Wanted::default(), is_of_another, evict).await;
+    }
+
     /// Deletes the service of a gang that has ended: its name is of that attempt alone.
     pub async fn delete_service(self, key: ObjectKey) {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -433,6 +458,14 @@ impl Tried {
             Self::Refused(error) => Refusal::For(format!("{what} was refused: {error}")),
         }
     }
+}
+
+/// Whether a disruption budget does not allow it, or the server cannot tell: of several budgets for
+/// one pod it never can.
+fn is_against_budget(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let is_of_budget = causes.into_iter().any(|cause| cause.reason == "DisruptionBudget");
+    is_of_budget || status.code == INTERNAL
 }
 
 /// Whether what was meant is not there any more. Whatever else is said may be said no more later:

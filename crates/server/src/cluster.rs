@@ -329,9 +329,10 @@ fn known_foreign(state: &State, owners: &JobOwners) -> BTreeMap<String, KnownFor
         let (namespace, name) = (job.spec.tenant.to_string(), job.spec.name.to_string());
         let owner = JobOwner { namespace, name, uid: uid.to_owned() };
         owners.insert_foreign(*id, Foreign { kind, owner });
-        let shape = job.spec.stages.first().and_then(|stage| stage.alternatives.first());
-        let selector = shape.map(|shape| (shape.selector.clone(), shape.count));
-        known.insert(uid.to_owned(), KnownForeign { job: Some(*id), request: None, selector });
+        let stage = job.spec.stages.first();
+        let shape = stage.and_then(|stage| Some((stage.alternatives.first()?, stage.ranks)));
+        let shape = shape.map(|(of, ranks)| (of.selector.clone(), of.count, ranks));
+        known.insert(uid.to_owned(), KnownForeign { job: Some(*id), request: None, shape });
     }
     known
 }

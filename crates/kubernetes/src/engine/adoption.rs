@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 use het_core::{CheckpointSpec, LeaseId, Phase, State};
 
 use super::workloads::named;
-use super::{Adoption, Kubernetes, Listing, Live, Place};
+use super::{Adoption, Kubernetes, Listing, Live, Place, Stop};
 use crate::gang::Gang;
 use crate::names::{Binding, ObjectKey};
 use crate::objects::{PodPhase, PodRow};
-use crate::owners::ForeignKind;
 use crate::pods;
 
 impl Kubernetes {
-    /// Takes up the leases of the state to adopt, once it is known which pods there are, and which
-    /// workloads that own some.
+    /// Takes up the leases of the state to adopt, once it is known which pods there are.
     pub(super) fn take_up(&mut self) {
-        let Adoption::Awaited(state) = &self.adoption else { return };
-        if !matches!(self.pod_list, Listing::Done) || !self.are_workloads_listed(state) {
+        let is_awaited = matches!(self.adoption, Adoption::Awaited(_));
+        if !is_awaited || !matches!(self.pod_list, Listing::Done) {
             return;
         }
         let Adoption::Awaited(state) = std::mem::replace(&mut self.adoption, Adoption::Done) else {
@@ -37,17 +35,6 @@ impl Kubernetes {
         rows.into_values().flatten().for_each(|row| self.see(row));
         let postponed = std::mem::take(&mut self.postponed);
         postponed.iter().for_each(|plan| self.carry_out_all(plan));
-    }
-
-    /// It is known which workloads there are of the kinds that have leases in a state. Of others a
-    /// list may take for ever: their definitions are somebody else's.
-    fn are_workloads_listed(&self, state: &State) -> bool {
-        let objects = state.leases().values().filter_map(|it| self.owners.foreign(it.stage.job));
-        let kinds = objects.filter_map(|object| match object.kind {
-            ForeignKind::Pod => None,
-            ForeignKind::Workload(kind) => Some(kind),
-        });
-        kinds.into_iter().all(|kind| self.workloads.are_listed(kind))
     }
 
     /// Goes on with a gang of which some pods may be there already.
@@ -123,7 +110,7 @@ impl Kubernetes {
         let grace = launch.checkpoint.as_ref().map_or(CheckpointSpec::GRACE_DEFAULT, |it| it.grace);
         let mut live = Live {
             gang: Gang::adopted(names.len(), lease.phase),
-            stop: lease.phase.is_stopping().then_some(grace),
+            stop: Stop::of(lease, grace),
             ..Live::new(found, gang.service_key())
         };
         for (rank, row) in (0..).zip(&pods) {

@@ -8,7 +8,7 @@ use het_core::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Kubernetes, Live, Whose};
+use super::{Kubernetes, Live, Stop, Whose};
 use crate::gang::Gang;
 use crate::names::{Binding, HOSTNAME, ObjectKey};
 use crate::objects::{PodPhase, PodRow};
@@ -54,6 +54,12 @@ impl Requests {
 
     fn ended(&mut self, uid: &str) {
         self.leases.remove(uid);
+        self.forget(uid);
+    }
+
+    /// What it asked for is told again.
+    pub fn forget(&mut self, uid: &str) {
+        self.told.remove(uid);
     }
 
     /// Those that wait were told of.
@@ -130,7 +136,7 @@ impl Kubernetes {
     pub(super) fn see_request(&mut self, row: &PodRow) {
         let requests = &mut self.requests;
         let Some(inventory) = self.inventory.as_ref().filter(|_| requests.is_told) else { return };
-        if requests.leases.contains_key(&row.uid) {
+        if requests.leases.contains_key(&row.uid) || self.workloads.suspends(row) {
             return;
         }
         let Some(needs) = &row.needs else { return requests.over(&row.uid) };
@@ -215,7 +221,7 @@ impl Kubernetes {
         let mut live = Live {
             gang: Gang::adopted(1, lease.phase),
             of_pod: Some(of_pod),
-            stop: lease.phase.is_stopping().then_some(CheckpointSpec::GRACE_DEFAULT),
+            stop: Stop::of(lease, CheckpointSpec::GRACE_DEFAULT),
             ..Live::new(vec![(key, Some(pod.uid.clone()))], None)
         };
         live.gang.see(0, &row);
@@ -238,7 +244,7 @@ impl Kubernetes {
     ) {
         let row = self.pods.get(&pod.key()).map(|(row, _)| row);
         let row = row.filter(|row| row.uid == pod.uid && !row.is_deleting);
-        let waits = row.is_some_and(|row| row.needs.is_some());
+        let waits = row.filter(|row| row.needs.is_some()).cloned();
         let failure = row.and_then(|row| match &row.phase {
             PodPhase::Failed(failure) => Some(failure.reason.clone()),
             _ => None,
@@ -254,10 +260,12 @@ impl Kubernetes {
             (outcome, _) => outcome,
         };
         let is_over = matches!(outcome, Outcome::Finished | Outcome::Failed(_));
-        if !is_over && !waits {
+        if !is_over && waits.is_none() {
             self.ready.push_back(Event::JobCancelled { job: *job });
         }
         self.ready.push_back(Event::StageEnded { lease, outcome });
+        // It may ask for something else than when it was given its node.
+        waits.iter().for_each(|row| self.see_request(row));
     }
 }
 

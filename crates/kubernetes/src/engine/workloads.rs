@@ -2,19 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Event, JobId, LeaseId, Name, Outcome, Placement, State, Time, Topology};
+use het_core::{
+    Event, JobId, LeaseId, Name, Outcome, Phase, Placement, Rank, State, StopCause, Time, Topology,
+};
 
 use super::listing::Listing;
-use super::{Kubernetes, Whose};
+use super::{Adoption, Kubernetes, Whose};
+use crate::conditions::Waits;
 use crate::names::{Binding, HOSTNAME, ObjectKey};
 use crate::needs;
 use crate::objects::PodRow;
 use crate::owners::{Foreign, ForeignKind, JobOwner};
+use crate::pods::resource_of;
 use crate::requests::Request;
+use crate::resources::Devices;
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
-use crate::workload_lease::{Fact, Part, WorkloadLease};
+use crate::workload_lease::{Fact, Given, Part, WorkloadLease};
 use crate::workloads::{SuspendedBy, WorkloadGang, WorkloadRow};
 use crate::writer::Wanted;
+
+/// Why one is not begun whose object was changed since its place was found.
+const OTHER: &str = "it asks for something else by now";
 
 /// What is known of workloads, and those that have leases.
 #[derive(Debug, Default)]
@@ -25,7 +33,21 @@ pub(super) struct Workloads {
     /// Values of priority classes; `None` until they are known.
     classes: Option<BTreeMap<String, i64>>,
     leases: BTreeMap<LeaseId, Leased>,
+    /// Leases of the state that is adopted, of kinds whose lists are not complete.
+    unlisted: BTreeMap<LeaseId, Adopted>,
     lease_of: BTreeMap<WorkloadName, LeaseId>,
+    /// Kinds whose lists are complete, and whose jobs were not compared with them yet.
+    unchecked: BTreeSet<WorkloadKind>,
+}
+
+/// A lease of a workload that an earlier leader began.
+#[derive(Debug)]
+struct Adopted {
+    job: JobId,
+    name: WorkloadName,
+    uid: String,
+    given: Given,
+    phase: Phase,
 }
 
 /// A workload with a lease.
@@ -45,16 +67,23 @@ struct Leased {
 impl Workloads {
     pub fn forget_leases(&mut self) {
         self.leases.clear();
+        self.unlisted.clear();
         self.lease_of.clear();
     }
 
     /// It is known which there are of a kind.
-    pub fn are_listed(&self, kind: WorkloadKind) -> bool {
+    fn are_listed(&self, kind: WorkloadKind) -> bool {
         matches!(self.listings.get(&kind), Some(Listing::Done))
     }
 
     fn lease_of_pod(&self, row: &PodRow) -> Option<LeaseId> {
         self.lease_of.get(row.workload.as_deref()?).copied()
+    }
+
+    /// Whether a pod goes by the suspension of its workload, so that it asks for nothing itself.
+    pub fn suspends(&self, pod: &PodRow) -> bool {
+        let row = pod.workload.as_deref().and_then(|name| self.rows.get(name));
+        row.is_some_and(|row| row.is_suspended && row.gang.is_some())
     }
 
     /// The row of an object, where it is still the one that is meant.
@@ -89,14 +118,27 @@ impl Kubernetes {
         }
         let leases: Vec<LeaseId> = self.workloads.leases.keys().copied().collect();
         leases.into_iter().for_each(|lease| self.tell_lease(lease));
-        // Jobs whose workload went, or was started by somebody else, while nobody watched.
+        let unlisted = self.workloads.unlisted.extract_if(.., |_, it| it.name.kind == kind);
+        let unlisted: Vec<(LeaseId, Adopted)> = unlisted.collect();
+        unlisted.into_iter().for_each(|(lease, adopted)| self.go_on_with(lease, adopted));
+        self.workloads.unchecked.insert(kind);
+    }
+
+    /// Tells of jobs whose workload went, or was started by somebody else, while nobody watched.
+    pub(super) fn tell_absent_workloads(&mut self) {
+        if !self.requests.is_told() || !matches!(self.adoption, Adoption::Done) {
+            return;
+        }
+        let kinds = std::mem::take(&mut self.workloads.unchecked);
+        if kinds.is_empty() {
+            return;
+        }
         for Foreign { kind: of, owner } in self.owners.all_foreign() {
-            if of == ForeignKind::Workload(kind) {
-                let name = WorkloadName { kind, key: owner.key() };
-                let asks = self.workloads.row(&name, &owner.uid).is_some_and(WorkloadRow::asks);
-                if !asks && !self.workloads.lease_of.contains_key(&name) {
-                    self.requests.gone(&owner.uid);
-                }
+            let ForeignKind::Workload(kind) = of else { continue };
+            let name = WorkloadName { kind, key: owner.key() };
+            let asks = self.workloads.row(&name, &owner.uid).is_some_and(WorkloadRow::asks);
+            if kinds.contains(&kind) && !asks && !self.workloads.lease_of.contains_key(&name) {
+                self.requests.gone(&owner.uid);
             }
         }
     }
@@ -111,7 +153,12 @@ impl Kubernetes {
             let uid = before.uid.clone();
             self.see_workload_gone(&name, &uid);
         }
-        self.workloads.rows.insert(name.clone(), row.clone());
+        let before = self.workloads.rows.insert(name.clone(), row.clone());
+        let begins = before.is_some_and(|before| before.is_suspended && !row.is_suspended);
+        if begins {
+            // Those that came before this was known.
+            self.see_pods_of(&name);
+        }
         let Some(lease) = self.workloads.lease_of.get(&name).copied() else {
             return self.tell_workload(&row);
         };
@@ -174,26 +221,37 @@ impl Kubernetes {
         (job, name, uid): Named<'_>,
         on: On<'_>,
     ) {
+        if !self.workloads.are_listed(name.kind) {
+            let reason =
+                format!("it is not known yet which objects `{}` there are", name.kind.name());
+            let outcome = Outcome::Refused { reason };
+            return self.ready.push_back(Event::StageEnded { lease, outcome });
+        }
         let is_another = self.workloads.lease_of.contains_key(&name);
         let row = self.workloads.row(&name, uid).filter(|row| row.asks() && !is_another).cloned();
         let Some((row, gang)) = row.and_then(|row| Some((row.clone(), row.gang?))) else {
             self.ready.push_back(Event::JobCancelled { job });
             return self.ready.push_back(Event::StageEnded { lease, outcome: Outcome::Lost });
         };
-        let nodes = nodes_of(on.0, on.1);
-        if let Err(reason) = self.will_do(&nodes, &gang) {
+        let given = given(on.0, on.1);
+        if let Err(reason) = self.will_do(&given, &gang) {
             let outcome = Outcome::Refused { reason };
-            return self.ready.push_back(Event::StageEnded { lease, outcome });
+            self.ready.push_back(Event::StageEnded { lease, outcome });
+            // What it asks for now is another job.
+            return self.tell_workload_again(&name);
         }
-        let mut course = WorkloadLease::new(nodes, &gang.requests);
+        let mut course = WorkloadLease::new(given, gang.is_all);
         course.see(&row);
         self.begin_workload(lease, (job, &row), course);
     }
 
     /// # Errors
     /// Why its pods cannot be on these nodes.
-    fn will_do(&self, nodes: &[Name], gang: &WorkloadGang) -> Result<(), String> {
-        for name in nodes {
+    fn will_do(&self, given: &Given, gang: &WorkloadGang) -> Result<(), String> {
+        if !given.is_for(gang) {
+            return Err(OTHER.to_owned());
+        }
+        for name in &given.nodes {
             let known = self.inventory.as_ref().and_then(|inventory| inventory.node(name));
             let Some(node) = known.filter(|_| !self.removed.contains(name)) else {
                 return Err(format!("node `{name}` is not there any more"));
@@ -228,44 +286,86 @@ impl Kubernetes {
         };
         let (wanted, by) = (leased.wanted.clone(), leased.by.clone());
         self.workloads.lease_of.insert(row.name.clone(), lease);
-        if !leased.course.is_stopping() {
+        if leased.course.is_to_begin() {
             self.cluster.spawn(self.writer.clone().unsuspend(lease, wanted, by));
         }
         self.workloads.leases.insert(lease, leased);
         // Some of its pods may be there, of an earlier leader's time.
-        let namespace = &row.name.key.namespace;
-        let first = ObjectKey { namespace: namespace.clone(), name: String::new() };
-        let there = self.pods.range(first..).take_while(|(key, _)| key.namespace == *namespace);
-        let pods = there.map(|(_, (pod, _))| pod);
-        let pods = pods.filter(|pod| pod.workload.as_deref() == Some(&row.name));
-        let pods: Vec<PodRow> = pods.cloned().collect();
-        pods.into_iter().for_each(|pod| self.see(pod));
+        self.see_pods_of(&row.name);
         self.look_at_workload_later(lease);
         self.tell_lease(lease);
     }
 
-    /// Goes on with the workload of a lease of the state that is adopted.
-    pub(super) fn take_up_workload(&mut self, state: &State, id: LeaseId, name: Named<'_>) {
-        let (job, name, uid) = name;
+    /// Looks at the pods of a workload again. Those that have nodes come first: they keep their
+    /// slots, and the others get those that are left.
+    fn see_pods_of(&mut self, name: &WorkloadName) {
+        let namespace = &name.key.namespace;
+        let first = ObjectKey { namespace: namespace.clone(), name: String::new() };
+        let there = self.pods.range(first..).take_while(|(key, _)| key.namespace == *namespace);
+        let pods = there.map(|(_, (pod, _))| pod);
+        let pods = pods.filter(|pod| pod.workload.as_deref() == Some(name));
+        let mut pods: Vec<PodRow> = pods.cloned().collect();
+        pods.sort_by_key(|pod| pod.node.is_none());
+        pods.into_iter().for_each(|pod| self.see(pod));
+    }
+
+    /// Goes on with the workload of a lease of the state that is adopted, once it is known which
+    /// there are of its kind: a list may take for ever, and nobody else waits for it.
+    pub(super) fn take_up_workload(&mut self, state: &State, id: LeaseId, named: Named<'_>) {
+        let (job, name, uid) = named;
         let lease = &state.leases()[&id];
-        let Some(row) = self.workloads.row(&name, uid).cloned() else {
+        let (given, phase) = (given(state.topology(), &lease.placement), lease.phase);
+        let adopted = Adopted { job, name, uid: uid.to_owned(), given, phase };
+        match self.workloads.are_listed(adopted.name.kind) {
+            true => self.go_on_with(id, adopted),
+            false => {
+                self.workloads.lease_of.insert(adopted.name.clone(), id);
+                self.workloads.unlisted.insert(id, adopted);
+            }
+        }
+    }
+
+    fn go_on_with(&mut self, id: LeaseId, adopted: Adopted) {
+        let Adopted { job, name, uid, given, phase } = adopted;
+        let Some(row) = self.workloads.row(&name, &uid).cloned() else {
+            self.workloads.lease_of.remove(&name);
             self.ready.push_back(Event::JobCancelled { job });
             return self.ready.push_back(Event::StageEnded { lease: id, outcome: Outcome::Lost });
         };
-        let nodes = nodes_of(state.topology(), &lease.placement);
-        let requests = row.gang.as_ref().map(|gang| gang.requests.clone()).unwrap_or_default();
-        let mut course = WorkloadLease::adopted(nodes, &requests, lease.phase);
+        let gang = row.gang.as_ref();
+        let is_other = gang.is_none_or(|gang| !given.is_for(gang));
+        let mut course = WorkloadLease::adopted(given, gang.is_some_and(|it| it.is_all), phase);
         course.see(&row);
+        if course.is_to_begin() && is_other {
+            course.give_up(Outcome::Refused { reason: OTHER.to_owned() });
+        }
         self.begin_workload(id, (job, &row), course);
     }
 
     /// Whether a pod is one of a workload with a lease: then it is seen to.
     pub(super) fn see_workload_pod(&mut self, row: &PodRow) -> bool {
         let Some(lease) = self.workloads.lease_of_pod(row) else { return false };
+        if self.workloads.unlisted.contains_key(&lease) {
+            // It holds what the lease holds, as far as is known.
+            self.keep(row.clone(), Whose::Ours);
+            return true;
+        }
+        let is_one = self.see_pod_of(lease, row);
+        self.fill_slots(lease);
+        self.tell_lease(lease);
+        is_one
+    }
+
+    fn see_pod_of(&mut self, lease: LeaseId, row: &PodRow) -> bool {
         let Some(leased) = self.workloads.leases.get_mut(&lease) else { return false };
         let whose = match leased.course.see_pod(row) {
             Part::None => return false,
-            Part::Waits => Whose::Others,
+            Part::Waits { is_new } => {
+                if is_new {
+                    self.conditions.waits(foreign_pod(row), waits_for_slot(leased));
+                }
+                Whose::Others
+            }
             Part::Has => Whose::Ours,
             Part::Placed(node) => {
                 self.place(lease, row, &node);
@@ -274,8 +374,6 @@ impl Kubernetes {
         };
         self.keep(row.clone(), whose);
         self.look_at_workload_later(lease);
-        self.fill_slots(lease);
-        self.tell_lease(lease);
         true
     }
 
@@ -295,10 +393,13 @@ impl Kubernetes {
 
     /// Gives slots that were left to pods that wait for one.
     fn fill_slots(&mut self, lease: LeaseId) {
-        let Some(leased) = self.workloads.leases.get(&lease) else { return };
-        for key in leased.course.waiting() {
-            let Some((row, _)) = self.pods.get(&key).cloned() else { continue };
-            self.see_workload_pod(&row);
+        while let Some(leased) = self.workloads.leases.get_mut(&lease)
+            && let Some(key) = leased.course.next_waiting()
+        {
+            leased.course.forget_waiting(&key);
+            if let Some((row, _)) = self.pods.get(&key).cloned() {
+                self.see_pod_of(lease, &row);
+            }
         }
     }
 
@@ -325,8 +426,20 @@ impl Kubernetes {
         }
     }
 
+    /// Its suspension was written.
+    pub(super) fn suspended(&mut self, lease: LeaseId, version: u64) {
+        if let Some(leased) = self.workloads.leases.get_mut(&lease) {
+            leased.course.suspended(version);
+            self.tell_lease(lease);
+        }
+    }
+
     /// Stops the workload of a lease; whether it is one.
-    pub(super) fn stop_workload(&mut self, lease: LeaseId) -> bool {
+    pub(super) fn stop_workload(&mut self, lease: LeaseId, cause: StopCause) -> bool {
+        if let Some(adopted) = self.workloads.unlisted.get_mut(&lease) {
+            adopted.phase = Phase::Stopping { cause };
+            return true;
+        }
         let Some(leased) = self.workloads.leases.get_mut(&lease) else { return false };
         leased.course.stop();
         self.tell_lease(lease);
@@ -341,8 +454,8 @@ impl Kubernetes {
                 Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
                 Some(Fact::Suspend) => {
                     leased.wanted.no_more();
-                    let by = leased.by.clone();
-                    self.cluster.spawn(self.writer.clone().suspend(by));
+                    let (by, own) = (leased.by.clone(), leased.name.clone());
+                    self.cluster.spawn(self.writer.clone().suspend(lease, by, own));
                 }
                 // Whoever suspended it has it go on by `het release`.
                 Some(Fact::Held) => self.ready.push_back(Event::JobHeld { job }),
@@ -360,9 +473,17 @@ impl Kubernetes {
         let Some(leased) = self.workloads.leases.remove(&lease) else { return };
         leased.wanted.no_more();
         self.workloads.lease_of.remove(&leased.name);
-        // It may ask for something else by now, or be another of the same name.
-        let row = self.workloads.rows.get(&leased.name).filter(|row| row.asks()).cloned();
-        row.iter().for_each(|row| self.tell_workload(row));
+        self.tell_workload_again(&leased.name);
+    }
+
+    /// Tells what a workload asks for that is free again: whoever heard of it while it had devices
+    /// kept the job that had them.
+    fn tell_workload_again(&mut self, name: &WorkloadName) {
+        let Some(row) = self.workloads.rows.get(name).filter(|row| row.asks()).cloned() else {
+            return;
+        };
+        self.requests.forget(&row.uid);
+        self.tell_workload(&row);
     }
 
     fn look_at_workload_later(&mut self, lease: LeaseId) {
@@ -389,11 +510,16 @@ impl Kubernetes {
         if course.has_started() || course.is_stopping() {
             return;
         }
+        let is_silent = *began_at + patience.silent <= now;
+        if is_silent && course.trouble().is_none() && course.has_begun() {
+            course.start();
+            return self.tell_lease(lease);
+        }
         let is_troubled = in_trouble.is_some_and(|since| since + patience.in_trouble <= now);
         let (placed, all) = course.placed();
         let reason = match course.trouble() {
             Some(trouble) if is_troubled => format!("a pod of it does not begin: {trouble}"),
-            _ if *began_at + patience.silent <= now => format!(
+            _ if is_silent => format!(
                 "{placed} of its {all} pods were made and not all of them run: `kubectl describe` \
                  may say why"
             ),
@@ -426,7 +552,25 @@ fn foreign_of(row: &WorkloadRow) -> Foreign {
     Foreign { kind: ForeignKind::Workload(row.name.kind), owner }
 }
 
-/// Of each rank.
-fn nodes_of(topology: &Topology, placement: &Placement) -> Vec<Name> {
-    placement.ranks.iter().map(|rank| topology.node(rank.node).name.clone()).collect()
+fn foreign_pod(row: &PodRow) -> Foreign {
+    let ObjectKey { namespace, name } = row.key.clone();
+    Foreign { kind: ForeignKind::Pod, owner: JobOwner { namespace, name, uid: row.uid.clone() } }
+}
+
+fn waits_for_slot(leased: &Leased) -> Waits {
+    let (kind, name) = (leased.name.kind.name(), &leased.name.key.name);
+    let (_, all) = leased.course.placed();
+    let message = format!("{kind} `{name}` was given room for {all} pods, and all of it is taken");
+    Waits { is_unschedulable: false, message }
+}
+
+/// What a placement gives each rank of a workload.
+fn given(topology: &Topology, placement: &Placement) -> Given {
+    let node = |rank: &Rank| topology.node(rank.node).name.clone();
+    let first = placement.ranks.first();
+    let grants = first.map(|rank| rank.grants.as_slice()).unwrap_or_default();
+    let resource = grants.first().map_or("", |grant| resource_of(topology.device(grant.device)));
+    let count = grants.iter().map(|grant| grant.share.whole_units()).sum();
+    let devices = Devices { resource: resource.into(), count };
+    Given { nodes: placement.ranks.iter().map(node).collect(), devices }
 }

@@ -44,10 +44,15 @@ fn on(node: &str, phase: PodPhase, uid: &str) -> PodRow {
 }
 
 fn workload(is_suspended: bool, end: Option<WorkloadEnd>) -> WorkloadRow {
+    at(1, is_suspended, end)
+}
+
+fn at(version: u64, is_suspended: bool, end: Option<WorkloadEnd>) -> WorkloadRow {
     let key = ObjectKey { namespace: "n".to_owned(), name: "w".to_owned() };
     let name = WorkloadName { kind: WorkloadKind::JobSet, key };
     WorkloadRow {
         uid: "w".to_owned(),
+        version,
         suspended_by: SuspendedBy { name: name.clone(), uid: "w".to_owned() },
         is_suspended,
         is_over: false,
@@ -57,10 +62,16 @@ fn workload(is_suspended: bool, end: Option<WorkloadEnd>) -> WorkloadRow {
     }
 }
 
+fn given() -> Given {
+    let devices = Devices { resource: "nvidia.com/gpu".into(), count: 2 };
+    Given { nodes: vec!["a".into(), "b".into()], devices }
+}
+
 fn two() -> WorkloadLease {
-    let mut lease = WorkloadLease::new(vec!["a".into(), "b".into()], &requests());
+    let mut lease = WorkloadLease::new(given(), false);
     lease.see(&workload(true, None));
-    assert_eq!(lease.next(), None, "it is to be unsuspended");
+    assert_eq!(lease.next(), None);
+    assert!(lease.is_to_begin());
     lease.see(&workload(false, None));
     lease
 }
@@ -99,10 +110,11 @@ fn it_ends_once_its_controller_says_so_and_its_pods_are_over() {
 #[test]
 fn a_pod_that_replaces_another_gets_its_slot_and_no_other() {
     let mut lease = started();
-    assert_eq!(lease.see_pod(&pod("2")), Part::Waits);
-    assert!(lease.waiting().is_empty(), "both slots are taken");
+    assert_eq!(lease.see_pod(&pod("2")), Part::Waits { is_new: true });
+    assert_eq!(lease.see_pod(&pod("2")), Part::Waits { is_new: false });
+    assert_eq!(lease.next_waiting(), None, "both slots are taken");
     lease.see_pod(&on("b", PodPhase::Failed(PodFailure::default()), "1"));
-    assert_eq!(lease.waiting(), [pod("2").key]);
+    assert_eq!(lease.next_waiting(), Some(pod("2").key));
     assert_eq!(lease.see_pod(&pod("2")), Part::Placed("b".into()));
     assert_eq!(lease.next(), None);
 }
@@ -126,11 +138,14 @@ fn a_stop_suspends_it_and_ends_when_nothing_is_left() {
     lease.stop();
     assert_eq!(lease.next(), Some(Fact::Suspend));
     assert_eq!(lease.next(), None);
-    assert_eq!(lease.see_pod(&pod("2")), Part::Waits, "nothing begins any more");
+    let part = lease.see_pod(&pod("2"));
+    assert_eq!(part, Part::Waits { is_new: false }, "nothing begins any more");
     lease.see_pod_gone(&pod("0").key, "0");
     lease.see_pod_gone(&pod("1").key, "1");
     assert_eq!(lease.next(), None, "it is not suspended yet");
     lease.see(&workload(true, None));
+    assert_eq!(lease.next(), None, "that may be of an earlier time");
+    lease.suspended(1);
     assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Stopped)));
 }
 
@@ -139,6 +154,8 @@ fn what_somebody_else_suspends_is_held() {
     let mut lease = started();
     lease.see(&workload(true, None));
     assert_eq!(lease.next(), Some(Fact::Held));
+    assert_eq!(lease.next(), Some(Fact::Suspend));
+    lease.suspended(1);
     lease.see_pod_gone(&pod("0").key, "0");
     lease.see_pod_gone(&pod("1").key, "1");
     assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Lost)));
@@ -150,7 +167,9 @@ fn a_pod_that_gets_no_node_ends_it_with_the_reason() {
     assert_eq!(lease.see_pod(&pod("0")), Part::Placed("a".into()));
     lease.refused("0", "no".to_owned());
     assert_eq!(lease.next(), Some(Fact::Suspend));
-    lease.see(&workload(true, None));
+    lease.suspended(2);
+    assert_eq!(lease.next(), None);
+    lease.see(&at(2, true, None));
     let refused = Outcome::Refused { reason: "no".to_owned() };
     assert_eq!(lease.next(), Some(Fact::Ended(refused)));
 }
@@ -167,15 +186,93 @@ fn one_that_is_deleted_holds_its_devices_until_its_pods_are_gone() {
 
 #[test]
 fn a_successor_goes_on_with_the_pods_that_it_finds() {
-    let nodes = vec!["a".into(), "b".into()];
     let phase = Phase::Running { since: Time::ZERO };
-    let mut lease = WorkloadLease::adopted(nodes, &requests(), phase);
+    let mut lease = WorkloadLease::adopted(given(), false, phase);
     lease.see(&workload(false, None));
     assert_eq!(lease.see_pod(&on("b", PodPhase::Running, "1")), Part::Has);
     assert_eq!(lease.see_pod(&pod("0")), Part::Placed("a".into()));
     assert_eq!(lease.next(), None, "it has started before");
     lease.stop();
     assert_eq!(lease.next(), Some(Fact::Suspend));
+}
+
+#[test]
+fn a_stop_before_it_began_waits_until_nothing_can_begin_any_more() {
+    let mut lease = WorkloadLease::new(given(), false);
+    lease.see(&workload(true, None));
+    lease.stop();
+    assert_eq!(lease.next(), Some(Fact::Suspend));
+    assert_eq!(lease.next(), None, "its unsuspension may be under way");
+    lease.see(&at(2, false, None));
+    lease.suspended(3);
+    assert_eq!(lease.next(), None);
+    lease.see(&at(3, true, None));
+    assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Stopped)));
+}
+
+#[test]
+fn what_somebody_has_go_on_while_it_is_to_stop_is_suspended_again() {
+    let mut lease = started();
+    lease.stop();
+    assert_eq!(lease.next(), Some(Fact::Suspend));
+    lease.suspended(5);
+    lease.see(&at(5, true, None));
+    lease.see(&at(6, false, None));
+    assert_eq!(lease.next(), Some(Fact::Suspend));
+    assert_eq!(lease.next(), None);
+    lease.suspended(7);
+    lease.see(&at(7, true, None));
+    for uid in ["0", "1"] {
+        lease.see_pod_gone(&pod(uid).key, uid);
+    }
+    assert_eq!(lease.next(), Some(Fact::Ended(Outcome::Stopped)));
+}
+
+#[test]
+fn what_was_suspended_while_nobody_led_is_held() {
+    let phase = Phase::Running { since: Time::ZERO };
+    let mut lease = WorkloadLease::adopted(given(), false, phase);
+    lease.see(&workload(true, None));
+    assert!(!lease.is_to_begin());
+    assert_eq!(lease.next(), Some(Fact::Held));
+}
+
+#[test]
+fn who_was_not_allowed_to_look_for_a_while_knows_it_again() {
+    let mut lease = started();
+    lease.see_gone();
+    assert_eq!(lease.next(), None, "its pods are there");
+    lease.see(&at(9, false, None));
+    for uid in ["0", "1"] {
+        lease.see_pod_gone(&pod(uid).key, uid);
+    }
+    assert_eq!(lease.next(), None, "its controller makes others");
+}
+
+#[test]
+fn one_with_fewer_pods_than_ranks_has_begun_when_they_all_run() {
+    let mut lease = two();
+    assert!(!lease.has_begun());
+    lease.see_pod(&pod("0"));
+    assert!(!lease.has_begun());
+    lease.see_pod(&on("a", PodPhase::Running, "0"));
+    assert!(lease.has_begun());
+    lease.start();
+    assert_eq!(lease.next(), Some(Fact::Started));
+}
+
+#[test]
+fn a_pod_with_more_cores_than_its_template_is_one_where_there_are_no_others() {
+    let cores = |milli| BTreeMap::from([("cpu".to_owned(), milli)]);
+    let devices = Devices { resource: "cpu".into(), count: 4 };
+    for (is_all, milli, is_one) in
+        [(true, 4_100, true), (true, 3_000, false), (false, 4_100, false), (false, 4_000, true)]
+    {
+        let given = Given { nodes: vec!["a".into()], devices: devices.clone() };
+        let mut lease = WorkloadLease::new(given, is_all);
+        let row = PodRow { requests: cores(milli), ..pod("0") };
+        assert_eq!(lease.see_pod(&row) != Part::None, is_one, "{is_all} {milli}");
+    }
 }
 
 /// Something that is seen, of pods by number.
@@ -217,7 +314,7 @@ proptest! {
         let mut lease = two();
         let mut nodes: BTreeMap<u8, Name> = BTreeMap::new();
         let mut ended = false;
-        for step in steps {
+        for (version, step) in (2..).zip(steps) {
             match &step {
                 Step::Comes(number) if !nodes.contains_key(number) => {
                     if let Part::Placed(node) = lease.see_pod(&pod(&number.to_string())) {
@@ -241,19 +338,22 @@ proptest! {
                     let uid = number.to_string();
                     lease.see_pod_gone(&pod(&uid).key, &uid);
                 }
-                Step::Suspended(is_suspended) => lease.see(&workload(*is_suspended, None)),
+                Step::Suspended(is_suspended) => lease.see(&at(version, *is_suspended, None)),
                 Step::Stop => lease.stop(),
                 Step::Refused(number) => {
                     nodes.remove(number);
                     lease.refused(&number.to_string(), String::new());
                 }
                 Step::Succeeds => {
-                    lease.see(&workload(false, Some(WorkloadEnd::Succeeded)));
+                    lease.see(&at(version, false, Some(WorkloadEnd::Succeeded)));
                 }
                 Step::Gone => lease.see_gone(),
                 Step::Comes(_) => {}
             }
             while let Some(fact) = lease.next() {
+                if fact == Fact::Suspend {
+                    lease.suspended(version);
+                }
                 if matches!(fact, Fact::Ended(_) | Fact::Gone) {
                     prop_assert!(nodes.is_empty(), "{:?} still on {:?}", fact, nodes);
                     ended = true;

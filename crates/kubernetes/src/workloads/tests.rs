@@ -110,6 +110,70 @@ fn what_cannot_be_started_together_is_told() {
     assert!(why.contains("`room`") && why.contains("node, rack, pod, any"), "{why}");
 }
 
+/// The gang of an object with this status.
+fn gang_of(kind: WorkloadKind, spec: Value, status: Value) -> Option<Arc<WorkloadGang>> {
+    row_of(kind, json!({}), spec, status).and_then(|row| row.gang)
+}
+
+#[test]
+fn what_is_done_is_not_made_again() {
+    let job = |template: Value| json!({ "parallelism": 4, "completions": 6, "suspend": true, "template": template });
+    let left = |succeeded: u32| {
+        let status = json!({ "succeeded": succeeded });
+        gang_of(WorkloadKind::Job, job(gpus(1)), status).map(|gang| gang.ranks)
+    };
+    assert_eq!([left(0), left(1), left(4)], [Some(4), Some(4), Some(2)]);
+
+    let part = json!({
+        "name": "r", "replicas": 3, "template": { "spec": job(gpus(1)) },
+    });
+    let spec = json!({ "suspend": true, "replicatedJobs": [part] });
+    let status = json!({ "replicatedJobsStatus": [{ "name": "r", "succeeded": 2 }] });
+    assert_eq!(gang_of(WorkloadKind::JobSet, spec, status).map(|gang| gang.ranks), Some(4));
+
+    let group = |replicas: u32, least: u32, suspend: bool| {
+        json!({
+            "replicas": replicas, "minReplicas": least, "suspend": suspend, "template": gpus(1),
+        })
+    };
+    let head = json!({ "template": template("heterosis", 0, "2") });
+    let groups = [group(1, 2, false), group(5, 0, true)];
+    let spec = json!({ "suspend": true, "headGroupSpec": head, "workerGroupSpecs": groups });
+    let cluster = gang_of(WorkloadKind::RayCluster, spec, json!({})).expect("it is one");
+    assert_eq!((cluster.ranks, cluster.is_all), (2, false));
+}
+
+#[test]
+fn amounts_are_read_as_somebody_wrote_them() {
+    let with = |resources: Value| {
+        let container = json!({ "name": "main", "resources": resources });
+        let spec = json!({ "schedulerName": "heterosis", "containers": [container] });
+        let roles = json!({ "Worker": { "replicas": 2, "template": { "spec": spec } } });
+        let spec = json!({ "runPolicy": { "suspend": true }, "pytorchReplicaSpecs": roles });
+        gang_of(WorkloadKind::PyTorchJob, spec, json!({}))
+    };
+    for resources in [
+        json!({ "requests": { "nvidia.com/gpu": 8 } }),
+        json!({ "limits": { "nvidia.com/gpu": "8" } }),
+        json!({ "limits": { "nvidia.com/gpu": 8, "cpu": 0.5 } }),
+    ] {
+        let gang = with(resources).expect("it is one");
+        assert_eq!(gang.requests.get("nvidia.com/gpu"), Some(&8_000));
+        assert!(gang.is_all && gang.refused.is_none());
+    }
+    assert!(with(json!({ "limits": { "nvidia.com/gpu": "eight" } })).is_none());
+}
+
+#[test]
+fn a_template_that_cannot_be_read_is_told() {
+    let bad = json!({ "spec": { "schedulerName": 3 } });
+    let roles = json!({ "Master": { "template": gpus(1) }, "Worker": { "template": bad } });
+    let spec = json!({ "runPolicy": { "suspend": true }, "pytorchReplicaSpecs": roles });
+    let gang = gang_of(WorkloadKind::PyTorchJob, spec, json!({})).expect("it has a master");
+    let Some(Unsuitable::NotSupported(why)) = &gang.refused else { panic!("{gang:?}") };
+    assert!(why.contains("cannot be read"), "{why}");
+}
+
 #[test]
 fn a_workload_made_by_another_goes_by_the_one_that_suspends_it() {
     let owner = |api: &str, kind: &str| {

@@ -10,12 +10,13 @@ use crate::channel::Message;
 use crate::names::{self, ObjectKey};
 use crate::owners::JobOwner;
 use crate::pods::{Pod, PodObject};
-use crate::workloads::SuspendedBy;
+use crate::workload_kinds::WorkloadName;
+use crate::workloads::{SuspendedBy, version_of};
 
 impl Writer {
     /// Has a workload begin, or go on.
     pub async fn unsuspend(self, lease: LeaseId, wanted: Wanted, by: SuspendedBy) {
-        let request = || self.set_suspended(&by, false);
+        let request = || self.try_unsuspend(&by, &wanted);
         let reason = match self.tried_until(&wanted, is_refused, request).await {
             Ok(true) => return,
             Ok(false) => "it is not there any more".to_owned(),
@@ -27,38 +28,71 @@ impl Writer {
         self.sender.send(Message::NotUnsuspended { lease, reason }).await;
     }
 
-    /// Stops a workload. Goes on until the server has taken it, or it is gone.
-    pub async fn suspend(self, by: SuspendedBy) {
-        let request = || self.set_suspended(&by, true);
-        let _ = self.tried_until(&Wanted::default(), is_gone, request).await;
+    /// Stops a workload, and says since which version of its own object it is. Goes on until the
+    /// server has taken it, or it is gone.
+    pub async fn suspend(self, lease: LeaseId, by: SuspendedBy, own: WorkloadName) {
+        let request = || self.try_suspend(&by, &own);
+        if let Ok(Some(version)) = self.tried_until(&Wanted::default(), is_gone, request).await {
+            self.sender.send(Message::Suspended { lease, version }).await;
+        }
     }
 
-    /// Whether the object is still the one that is meant. Compares and swaps: what a leader that
-    /// stood still began to write does not undo what was written since.
-    async fn set_suspended(&self, by: &SuspendedBy, is_suspended: bool) -> Result<bool, Error> {
-        let (kind, key) = (by.name.kind, &by.name.key);
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &key.namespace, &kind.resource());
-        let object = api.get(&key.name).await?;
+    /// Whether the object is still the one that is meant.
+    async fn try_unsuspend(&self, by: &SuspendedBy, wanted: &Wanted) -> Result<bool, Error> {
+        let object = self.api_of(&by.name).get(&by.name.key.name).await?;
         if object.metadata.uid.as_ref() != Some(&by.uid) {
             return Ok(false);
         }
-        if kind.is_suspended(&object.data["spec"]) == is_suspended {
-            return Ok(true);
+        // What is wanted no more by now is not begun: the suspension that follows changes the
+        // object that was read here.
+        if !wanted.is_over() && by.name.kind.is_suspended(&object.data["spec"]) {
+            self.swap(by, &object, false).await?;
         }
+        Ok(true)
+    }
+
+    /// The version of a workload since which it is suspended; `None` where it is another by now. It
+    /// is written even where it is suspended: what was sent before and not answered is refused then.
+    async fn try_suspend(
+        &self,
+        by: &SuspendedBy,
+        own: &WorkloadName,
+    ) -> Result<Option<u64>, Error> {
+        let object = self.api_of(&by.name).get(&by.name.key.name).await?;
+        if object.metadata.uid.as_ref() != Some(&by.uid) {
+            return Ok(None);
+        }
+        let mut changed = self.swap(by, &object, true).await?;
+        if by.name != *own {
+            changed = self.api_of(own).get(&own.key.name).await?;
+        }
+        Ok(Some(version_of(&changed.metadata)))
+    }
+
+    fn api_of(&self, WorkloadName { kind, key }: &WorkloadName) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &key.namespace, &kind.resource())
+    }
+
+    /// Compares and swaps: what a leader that stood still began to write does not undo what was
+    /// written since.
+    async fn swap(
+        &self,
+        by: &SuspendedBy,
+        object: &DynamicObject,
+        is_suspended: bool,
+    ) -> Result<DynamicObject, Error> {
         let change = json!({
             "metadata": {
                 "resourceVersion": object.metadata.resource_version,
                 "annotations": {
                     names::SCHEDULER_LABEL: &*self.scheduler.name,
-                    names::EPOCH: self.leadership.epoch().to_string(),
+                    names::WRITE: names::write_of(self.leadership.epoch()),
                 },
             },
-            "spec": kind.suspension(is_suspended),
+            "spec": by.name.kind.suspension(is_suspended),
         });
-        let parameters = PatchParams::default();
-        api.patch(&key.name, &parameters, &Patch::Merge(change)).await?;
-        Ok(true)
+        let (parameters, change) = (PatchParams::default(), Patch::Merge(change));
+        self.api_of(&by.name).patch(&by.name.key.name, &parameters, &change).await
     }
 
     /// Gives a pod of a workload the node of its slot.

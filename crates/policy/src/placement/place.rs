@@ -152,12 +152,15 @@ pub(crate) fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> O
         return None;
     }
     let alternative = &spec.alternatives[index];
+    // Somebody may ask for millions.
+    let most = cluster.units(&super::accepted(cluster.state(), &alternative.selector, None));
     let mut single = spec.clone();
     let mut fits = |count| {
         single.alternatives[index].count = count;
         place(cluster, &single, index).is_ok()
     };
-    let largest = (1..alternative.count).rev().find(|&count| fits(count)).unwrap_or(0);
+    let largest = (1..alternative.count.min(most + 1)).rev().find(|&count| fits(count));
+    let largest = largest.unwrap_or(0);
     let word = alternative.selector.word.clone();
     Some(Reason::NeverFits { word, need: alternative.count, largest })
 }

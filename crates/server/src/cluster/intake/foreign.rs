@@ -5,11 +5,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Event, Isolation, JobId, JobSpec, Launch, Match, Name,
-    PlannedSpeeds, Preemptible, Quotas, RankRule, Selector, StageKind, StageSpec, StageState,
-    StartConditions, State,
+    Alternative, Bytes, Companions, Event, Isolation, Job, JobChange, JobId, JobSpec, Launch,
+    Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind,
+    StageSpec, StageState, StartConditions, State,
 };
 use het_kubernetes::{Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits};
+use het_service::report::resource_status;
 use het_service::{Change, Unavailable};
 
 use super::Intake;
@@ -18,6 +19,9 @@ use crate::cluster::WORKDIR;
 /// The only stage of a job that is an object of somebody else.
 const STAGE: &str = "pods";
 
+/// The state of a job that ended so long ago that nothing else is known of it.
+const FORGOTTEN: &str = "ended";
+
 /// An object of somebody else that was taken in.
 #[derive(Debug, Clone)]
 pub(in crate::cluster) struct KnownForeign {
@@ -25,8 +29,8 @@ pub(in crate::cluster) struct KnownForeign {
     pub job: Option<JobId>,
     /// What it asked for; nothing was heard of it yet where it is `None`.
     pub request: Option<Request>,
-    /// The devices of a job that an earlier server took in.
-    pub selector: Option<(Selector, u32)>,
+    /// The devices of a job that an earlier server took in, and what a rank of it is.
+    pub shape: Option<(Selector, u32, RankRule)>,
 }
 
 /// What follows from news.
@@ -42,12 +46,25 @@ struct Batch {
     known: BTreeMap<String, Option<KnownForeign>>,
 }
 
+/// What became of those that were to be taken in.
+#[derive(Default)]
+struct Brought {
+    /// By uid: those that go on with the job that they had.
+    kept: Vec<(String, JobId)>,
+    /// Workloads whose job has ended, and its state: they run once.
+    ended: Vec<(Foreign, JobId, String)>,
+    /// Jobs that nobody needs any more, or that never came about.
+    unneeded: Vec<JobId>,
+}
+
 struct Submitted {
     job: JobId,
     spec: Arc<JobSpec>,
     of: Foreign,
     /// The job of the same object in whose place it comes.
     before: Option<JobId>,
+    /// What that was submitted with.
+    priority_before: Option<Priority>,
 }
 
 impl Intake {
@@ -71,10 +88,15 @@ impl Intake {
         }
         let waits = std::mem::take(&mut batch.waits);
         let mut known = std::mem::take(&mut batch.known);
-        for (uid, job) in self.bring(batch).await? {
-            if let Some(known) = known.get_mut(&uid).and_then(Option::as_mut) {
+        let Brought { kept, ended, .. } = self.bring(batch).await?;
+        // What they ask for by now is heard again once their job has no devices any more.
+        kept.iter().for_each(|(uid, _)| drop(known.remove(uid)));
+        for (object, job, state) in ended {
+            if let Some(known) = known.get_mut(&object.owner.uid).and_then(Option::as_mut) {
                 known.job = Some(job);
             }
+            // The note that says so was not written, or was removed.
+            self.conditions.ended(object, state);
         }
         for (uid, known) in known {
             match known {
@@ -97,14 +119,18 @@ impl Intake {
         let uid = &request.of.owner.uid;
         let known = self.known(uid, batch).cloned();
         let mut job = known.as_ref().and_then(|known| known.job);
-        if !known.is_some_and(|known| known.asks_for(request)) {
+        if !known.as_ref().is_some_and(|known| known.asks_for(request)) {
             // Other devices would do now: it begins anew as a job that says so.
             let before = batch.before(job);
             job = match &request.devices {
                 Ok(devices) => {
                     let job = self.handle.new_job_id();
                     let spec = Arc::new(specify(request, devices, quotas));
-                    batch.submitted.push(Submitted { job, spec, of: request.of.clone(), before });
+                    let of = request.of.clone();
+                    let asked = known.as_ref().and_then(|known| known.request.as_ref());
+                    let asked = asked.map(|before| priority_of(before, quotas));
+                    let one = Submitted { job, spec, of, before, priority_before: asked };
+                    batch.submitted.push(one);
                     Some(job)
                 }
                 Err(why) => {
@@ -114,15 +140,15 @@ impl Intake {
                 }
             };
         }
-        let known = KnownForeign { job, request: Some(request.clone()), selector: None };
+        let known = KnownForeign { job, request: Some(request.clone()), shape: None };
         batch.known.insert(uid.clone(), Some(known));
     }
 
-    /// Has the loop take them in. By uid: those that keep the job that they had.
+    /// Has the loop take them in.
     ///
     /// # Errors
     /// When nothing came of it.
-    async fn bring(&self, batch: Batch) -> Result<Vec<(String, JobId)>, Unavailable> {
+    async fn bring(&self, batch: Batch) -> Result<Brought, Unavailable> {
         let Batch { submitted, over, withdrawn, .. } = batch;
         for Submitted { job, of, .. } in &submitted {
             // Before it can be started.
@@ -135,36 +161,45 @@ impl Intake {
             over.iter().copied().chain(replaced).chain(withdrawn_jobs).collect();
         ending.iter().for_each(|job| self.owners.withdraw(*job));
         let change = move |state: &State| {
-            let (mut events, mut ended, mut kept) = (Vec::new(), over, Vec::new());
-            let mut dropped = Vec::new();
+            let (mut events, mut brought) = (Vec::new(), Brought::default());
+            let mut over = over;
             // What has its nodes already keeps them.
             for (uid, job) in withdrawn {
                 match has_lease(state, job) {
-                    true => kept.push((uid, job)),
-                    false => ended.push(job),
+                    true => brought.kept.push((uid, job)),
+                    false => over.push(job),
                 }
             }
-            for Submitted { job, spec, of, before } in submitted {
-                if let Some(before) = before.filter(|before| has_lease(state, *before)) {
-                    kept.push((of.owner.uid, before));
-                    dropped.push(job);
-                    continue;
+            for one in submitted {
+                match fate(state, &one) {
+                    Fate::New => events.push(submission(one)),
+                    Fate::InPlaceOf(before) => {
+                        let inherited = inherited(before, &one);
+                        over.extend(one.before);
+                        events.push(submission(one));
+                        events.extend(inherited);
+                    }
+                    Fate::Kept(before) => {
+                        brought.kept.push((one.of.owner.uid, before));
+                        brought.unneeded.push(one.job);
+                    }
+                    Fate::Ended(job, state) => {
+                        brought.unneeded.push(one.job);
+                        brought.ended.push((one.of, job, state));
+                    }
                 }
-                ended.extend(before);
-                let (succeeded, checkpoints) = (Vec::new(), Vec::new());
-                events.push(Event::JobSubmitted { job, spec, succeeded, checkpoints });
             }
             let is_live = |job: &JobId| state.job(*job).is_some_and(|job| job.end.is_none());
-            let live = ended.iter().copied().filter(is_live);
+            let live = over.iter().copied().filter(is_live);
             events.extend(live.map(|job| Event::JobCancelled { job }));
-            ended.extend(dropped);
-            Change { events, answer: (ended, kept) }
+            brought.unneeded.extend(over);
+            Change { events, answer: brought }
         };
         match self.handle.change(change).await {
-            Ok((ended, kept)) => {
-                kept.iter().for_each(|(_, job)| self.owners.keep(*job));
-                ended.into_iter().for_each(|job| self.owners.remove(job));
-                Ok(kept)
+            Ok(brought) => {
+                brought.kept.iter().for_each(|(_, job)| self.owners.keep(*job));
+                brought.unneeded.iter().for_each(|job| self.owners.remove(*job));
+                Ok(brought)
             }
             Err(error) => {
                 made.into_iter().for_each(|job| self.owners.remove(job));
@@ -175,13 +210,55 @@ impl Intake {
     }
 }
 
+/// What is to become of one that asks for something else.
+enum Fate<'a> {
+    New,
+    InPlaceOf(&'a Job),
+    /// Its job has nodes.
+    Kept(JobId),
+    /// A workload, whose job has ended.
+    Ended(JobId, String),
+}
+
+fn fate<'a>(state: &'a State, one: &Submitted) -> Fate<'a> {
+    let Some(id) = one.before else { return Fate::New };
+    let job = state.job(id);
+    let is_workload = matches!(one.of.kind, ForeignKind::Workload(_));
+    match job {
+        Some(job) if job.end.is_none() && has_lease(state, id) => Fate::Kept(id),
+        Some(job) if job.end.is_none() => Fate::InPlaceOf(job),
+        Some(job) if is_workload => Fate::Ended(id, resource_status(state, id, job).state),
+        // It ended so long ago that nothing else is known of it.
+        None if is_workload => Fate::Ended(id, FORGOTTEN.to_owned()),
+        _ => Fate::New,
+    }
+}
+
+fn submission(Submitted { job, spec, .. }: Submitted) -> Event {
+    let (succeeded, checkpoints) = (Vec::new(), Vec::new());
+    Event::JobSubmitted { job, spec, succeeded, checkpoints }
+}
+
+/// What people said of the job in whose place another comes.
+fn inherited(before: &Job, one: &Submitted) -> Vec<Event> {
+    let job = one.job;
+    let priority = Some(before.spec.priority)
+        .filter(|_| one.priority_before.is_some_and(|submitted| submitted != before.spec.priority));
+    let change = JobChange { priority, ..JobChange::default() };
+    let changed = priority.map(|_| Event::JobChanged { job, change });
+    let held = before.held.then_some(Event::JobHeld { job });
+    changed.into_iter().chain(held).collect()
+}
+
 impl KnownForeign {
     /// Whether its job asks for the same.
     fn asks_for(&self, request: &Request) -> bool {
-        match (&self.request, &self.selector, &request.devices) {
+        match (&self.request, &self.shape, &request.devices) {
             (Some(before), _, _) => before == request,
-            (None, Some((selector, count)), Ok(devices)) => {
-                *selector == selector_of(devices) && *count == devices.count * request.ranks
+            (None, Some((selector, count, ranks)), Ok(devices)) => {
+                *selector == selector_of(devices)
+                    && *count == devices.count.saturating_mul(request.ranks)
+                    && *ranks == rank_rule(request, devices)
             }
             _ => false,
         }
@@ -236,10 +313,7 @@ fn specify(request: &Request, devices: &PodDevices, quotas: &Quotas) -> JobSpec 
         alternatives: vec![Alternative { selector, count: count_all, launch: Arc::new(launch) }],
         companions: Companions { cores, host },
         within: request.within,
-        ranks: match (request.of.kind, NonZeroU32::new(count)) {
-            (ForeignKind::Workload(_), Some(count)) => RankRule::PerUnits(count),
-            _ => RankRule::PerNode,
-        },
+        ranks: rank_rule(request, devices),
         retries: 0,
         restarts: StageSpec::RESTARTS_DEFAULT,
         profile: request.profile.clone(),
@@ -253,13 +327,25 @@ fn specify(request: &Request, devices: &PodDevices, quotas: &Quotas) -> JobSpec 
     JobSpec {
         name: owner.name.as_str().into(),
         tenant: owner.namespace.as_str().into(),
-        priority: request.priority.min(quotas.priority_max(&owner.namespace)),
+        priority: priority_of(request, quotas),
         stages: vec![stage],
         time_limit: None,
         workdir: WORKDIR.to_owned(),
         commit: None,
         start: StartConditions::default(),
         key: Some(request.of.key().as_str().into()),
+    }
+}
+
+fn priority_of(request: &Request, quotas: &Quotas) -> Priority {
+    request.priority.min(quotas.priority_max(&request.of.owner.namespace))
+}
+
+/// A pod is a rank of a workload.
+fn rank_rule(request: &Request, devices: &PodDevices) -> RankRule {
+    match (request.of.kind, NonZeroU32::new(devices.count)) {
+        (ForeignKind::Workload(_), Some(count)) => RankRule::PerUnits(count),
+        _ => RankRule::PerNode,
     }
 }
 

@@ -63,7 +63,11 @@ fn build() -> Result<()> {
         None => &[Set::ControlPlane, Set::RealNodes],
         Some(_) => &[Set::ControlPlane],
     };
-    workloads::build(&Binaries::build(sets)?);
+    let binaries = Binaries::build(sets)?;
+    if let Err(error) = binaries.build_if_missing(&binaries::HELM) {
+        eprintln!("NOT BUILT: tests will not render the chart: {error:#}");
+    }
+    workloads::build(&binaries);
     Ok(())
 }
 

@@ -132,6 +132,7 @@ fn define(api: &Api) -> Result<(), BenchError> {
         storage: String::new(),
         replicas: 1,
         jobs_namespaces: Vec::new(),
+        handed_over: false,
         device_table: None,
     };
     let is_it = |object: &Value| object["kind"] == "CustomResourceDefinition";

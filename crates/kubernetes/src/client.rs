@@ -34,6 +34,8 @@ pub enum ConnectError {
 #[derive(Clone)]
 pub struct Connection {
     pub(crate) client: Client,
+    /// For those who try again themselves, and have to know what was answered.
+    pub(crate) plain: Client,
     pub server: String,
     /// `v1.37.2`.
     pub version: String,
@@ -51,11 +53,15 @@ impl Connection {
     pub(crate) async fn open(access: Access) -> Result<Self, ConnectError> {
         let config = config(access).await?;
         let server = config.cluster_url.to_string();
-        let made = Client::try_from(config);
-        let client =
-            made.map_err(|source| ConnectError::Client { server: server.clone(), source })?;
+        let made = |config| {
+            let made = Client::try_from(config);
+            made.map_err(|source| ConnectError::Client { server: server.clone(), source })
+        };
+        let mut of_plain = config.clone();
+        of_plain.default_retry = false;
+        let (client, plain) = (made(config)?, made(of_plain)?);
         match client.apiserver_version().await {
-            Ok(version) => Ok(Self { client, server, version: version.git_version }),
+            Ok(version) => Ok(Self { client, plain, server, version: version.git_version }),
             Err(source) => Err(ConnectError::Unreachable { server, source }),
         }
     }

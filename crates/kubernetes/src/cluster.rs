@@ -77,7 +77,11 @@ impl Cluster {
     pub fn over(client: kube::Client, runtime: Arc<Runtime>, since_boot: fn() -> Millis) -> Self {
         let threads = Arc::new(Threads(Some(runtime)));
         let (server, version) = ("loopback".to_owned(), "v1.37.2".to_owned());
-        Self { threads, connection: Connection { client, server, version }, since_boot }
+        Self {
+            threads,
+            connection: Connection { plain: client.clone(), client, server, version },
+            since_boot,
+        }
     }
 
     /// The server that it speaks with.

@@ -249,7 +249,12 @@ impl Kubernetes {
             ForeignConditions::new(jobs, scheduler.binding, leadership.clone(), threads);
         let says = (leadership.clone(), statuses.clone(), conditions.clone());
         Self {
-            writer: Writer::new(client, scheduler.clone(), sender.clone(), says),
+            writer: Writer::new(
+                cluster.connection().plain.clone(),
+                scheduler.clone(),
+                sender.clone(),
+                says,
+            ),
             clock: Clock::start(begins_at, cluster.since_boot()),
             cluster,
             leadership,

@@ -47,7 +47,7 @@ pub use jobs::{JobNews, JobObject, Jobs};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;
 pub use leader::{EPOCH_MAX, Election, ElectionError, Leadership, Standby};
-pub use manifests::{ManifestOptions, manifests};
+pub use manifests::{ChartFile, ManifestOptions, chart, manifests};
 pub use names::{Binding, NAMESPACE, SCHEDULER};
 pub use own_pod::{OwnPod, PodName, ReportError};
 pub use owners::{Foreign, ForeignKind, JobOwner, JobOwners};

@@ -1,6 +1,8 @@
 //! What a cluster is given so that a server can schedule it: the definition of jobs, an account
 //! with as few rights as the server needs, and the server itself. No I/O.
 
+mod chart;
+mod handed_over;
 mod ranks;
 mod server;
 
@@ -12,9 +14,12 @@ use serde_json::{Value, json};
 use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL, WRITE};
 use crate::workload_kinds::WorkloadKind;
 
+pub use chart::{ChartFile, chart};
+
 /// The epoch before the leader's. The first epoch is 1, before the Lease has changed hands.
 const NEWEST: &str = "(has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0)";
-/// Name of most objects, and of the label that all of them have.
+/// Name of most objects of its namespace, and of the label that all have; those of the cluster are
+/// named after the scheduler, for there may be several.
 const NAME: &str = "heterosis";
 
 /// What may differ from cluster to cluster.
@@ -33,13 +38,15 @@ pub struct ManifestOptions {
     pub binding: Binding,
     /// Where jobs are made whose ranks are supervised.
     pub jobs_namespaces: Vec<String>,
+    /// Whether namespaces can be handed over by a label.
+    pub handed_over: bool,
     /// The text of a file that says what resources of nodes are.
     pub device_table: Option<String>,
 }
 
 /// The objects, in an order in which they can be made.
 pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
-    let ManifestOptions { namespace, .. } = options;
+    let ManifestOptions { namespace, scheduler, .. } = options;
     let labels = json!({ "app.kubernetes.io/name": NAME });
     let subject = json!({ "kind": "ServiceAccount", "name": NAME, "namespace": namespace });
     let mut objects = vec![
@@ -61,13 +68,14 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": { "name": NAME, "labels": labels }, "rules": rules(options.binding),
+            "metadata": { "name": scheduler, "labels": labels },
+            "rules": rules(options.binding),
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": { "name": NAME, "labels": labels },
+            "metadata": { "name": scheduler, "labels": labels },
             "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME,
+                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": scheduler,
             },
             "subjects": [subject],
         }),
@@ -89,6 +97,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects.extend(fence(options, &labels));
     objects.extend(fence_suspension(options, &labels));
     objects.extend(ranks::objects(options, &labels));
+    objects.extend(handed_over::objects(options, &labels));
     objects.extend(flow_schemas(options, &labels));
     if let Some(image) = &options.image {
         objects.extend(only_the_server(options, &labels));
@@ -283,9 +292,10 @@ fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
 
 /// The server's requests wait behind nobody's but their own.
 fn flow_schemas(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let ManifestOptions { namespace, scheduler, .. } = options;
     let account = json!({
         "kind": "ServiceAccount",
-        "serviceAccount": { "name": NAME, "namespace": options.namespace },
+        "serviceAccount": { "name": NAME, "namespace": namespace },
     });
     let schema = |name: &str, level: &str, precedence: u32, rule: Value| {
         json!({
@@ -301,14 +311,14 @@ fn flow_schemas(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     };
     let leases = json!({
         "verbs": ["get", "create", "update"], "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"], "namespaces": [options.namespace],
+        "resources": ["leases"], "namespaces": [namespace],
     });
     let all = json!({
         "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"],
         "clusterScope": true, "namespaces": ["*"],
     });
     vec![
-        schema("heterosis-leader-election", "leader-election", 150, leases),
-        schema("heterosis", "workload-high", 850, all),
+        schema(&format!("{scheduler}-leader-election"), "leader-election", 150, leases),
+        schema(scheduler, "workload-high", 850, all),
     ]
 }

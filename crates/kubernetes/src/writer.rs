@@ -378,7 +378,8 @@ impl Writer {
         });
         let (plural, is_told) = (format!("pods/{name}/eviction"), AtomicBool::new(false));
         let evict = || async {
-            let evicted = self.create::<Value>(namespace, &plural, &eviction).await;
+            let answer = self.create::<Value>(namespace, &plural, &eviction).await;
+            let evicted = answer.and_then(failure_in);
             if let Err(Error::Api(status)) = &evicted
                 && is_against_budget(status)
                 && !is_told.swap(true, Ordering::Relaxed)
@@ -458,6 +459,16 @@ impl Tried {
             Self::Refused(error) => Refusal::For(format!("{what} was refused: {error}")),
         }
     }
+}
+
+/// The failure that the body of an answer says, whatever its code says: of several budgets for one
+/// pod the API server answers so.
+fn failure_in(answer: Value) -> Result<(), Error> {
+    if answer["status"] != "Failure" {
+        return Ok(());
+    }
+    let status: Status = serde_json::from_value(answer).map_err(Error::SerdeError)?;
+    Err(Error::Api(Box::new(status)))
 }
 
 /// Whether a disruption budget does not allow it, or the server cannot tell: of several budgets for

@@ -36,7 +36,8 @@ pub use het_host::{
 #[cfg(feature = "kubernetes")]
 pub use het_kubernetes::{
     Access, Binding, Cluster, ClusterError, Election, ElectionError, Leadership, ManifestOptions,
-    NAMESPACE as SCHEDULER_NAMESPACE, OwnPod, PodName, ReportError, SCHEDULER, Standby, manifests,
+    NAMESPACE as SCHEDULER_NAMESPACE, OwnPod, PodName, ReportError, SCHEDULER, Standby, chart,
+    manifests,
 };
 pub use het_node::{
     CopyInputs, InputCopies, NodeSettings, Rank, RankError, RankReport, RankSignals, run_rank,

@@ -47,6 +47,10 @@ const CONTROL_PLANE: [Program; 6] = [
     Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
 ];
 
+/// Installs charts; a cluster does without.
+pub const HELM: Program =
+    Program { name: "helm", module: "helm", package: "helm.sh/helm/v3/cmd/helm" };
+
 const REAL_NODES: [Program; 5] = [
     of_kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     of_containerd("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),

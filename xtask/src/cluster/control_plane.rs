@@ -109,6 +109,10 @@ impl ControlPlane {
         };
         // Tests know the directory alone.
         symlink(&this.kubectl, dir.join("kubectl")).context("`kubectl` cannot be linked")?;
+        let helm = binaries.path(super::binaries::HELM.name);
+        if helm.exists() {
+            symlink(helm, dir.join("helm")).context("`helm` cannot be linked")?;
+        }
         processes::start(dir, &this.etcd, &this.etcd_flags())?;
         this.write_credentials()?;
         processes::start(dir, &this.api_server, &this.api_server_flags())?;

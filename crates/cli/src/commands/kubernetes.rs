@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anstream::println;
 use clap::{Args, Subcommand, value_parser};
-use het_server::{Binding, ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, manifests};
+use het_server::{Binding, ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, chart, manifests};
 use het_wire::{device_table, yaml};
 
 use crate::fail::{Fail, code};
@@ -15,6 +15,15 @@ pub enum KubernetesCommand {
     /// Print what `kubectl apply -f -` takes: the definition of jobs, an account for the server
     /// with its rights, and with `--image` the server.
     Manifests(ManifestArgs),
+    /// Write a Helm chart of the same objects.
+    Chart(ChartArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ChartArgs {
+    /// Where: it is made, and must not be there yet.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -42,6 +51,10 @@ pub struct ManifestArgs {
     /// repetition.
     #[arg(long, value_name = "NAMESPACE")]
     pub jobs_namespace: Vec<String>,
+    /// Let a namespace be handed over by the label `heterosis.dev/scheduler`: pods and jobs that
+    /// are made there ask for this scheduler. Needs Kubernetes 1.36.
+    #[arg(long)]
+    pub handed_over_namespaces: bool,
     /// What `het server --device-table` reads: it becomes a ConfigMap beside the server.
     #[arg(long, value_name = "FILE", requires = "image")]
     pub device_table: Option<PathBuf>,
@@ -61,7 +74,13 @@ fn device_table(path: &Path) -> Result<String, Fail> {
 }
 
 pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
-    let KubernetesCommand::Manifests(args) = command;
+    match command {
+        KubernetesCommand::Manifests(args) => print_manifests(args),
+        KubernetesCommand::Chart(args) => write_chart(&args.directory),
+    }
+}
+
+fn print_manifests(args: &ManifestArgs) -> Result<u8, Fail> {
     let options = ManifestOptions {
         namespace: args.namespace.clone(),
         image: args.image.clone(),
@@ -70,10 +89,31 @@ pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
         replicas: args.replicas,
         binding: binding_of(args.scheduling_gates),
         jobs_namespaces: args.jobs_namespace.clone(),
+        handed_over: args.handed_over_namespaces,
         device_table: args.device_table.as_deref().map(device_table).transpose()?,
     };
     for object in manifests(&options) {
         println!("---\n{}", yaml::to_text(&object).trim_end());
     }
+    Ok(code::OK)
+}
+
+/// # Errors
+/// When it is there already, or cannot be written.
+fn write_chart(directory: &Path) -> Result<u8, Fail> {
+    fs::create_dir(directory).map_err(|error| {
+        Fail::file(directory, error).hint("name a directory that is not there yet")
+    })?;
+    for file in chart(env!("CARGO_PKG_VERSION")) {
+        let path = directory.join(&file.path);
+        let parent = path.parent().unwrap_or(directory);
+        fs::create_dir_all(parent).map_err(|error| Fail::file(parent, error))?;
+        fs::write(&path, file.text).map_err(|error| Fail::file(&path, error))?;
+    }
+    let at = directory.display();
+    println!(
+        "wrote {at}\n\nhelm install heterosis {at} --namespace heterosis --create-namespace \
+         --set image=IMAGE"
+    );
     Ok(code::OK)
 }

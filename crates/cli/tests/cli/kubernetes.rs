@@ -1,7 +1,9 @@
 //! `het server --engine kubernetes` against a real API server, with the rights of its own account;
 //! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
 
+mod chart;
 mod gates;
+mod handed_over;
 mod pods;
 mod quotas;
 mod ranks;

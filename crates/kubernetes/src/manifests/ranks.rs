@@ -14,7 +14,8 @@ pub(super) fn objects(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     if options.jobs_namespaces.is_empty() {
         return Vec::new();
     }
-    let metadata = json!({ "name": format!("ranks.{GROUP}"), "labels": labels });
+    let metadata =
+        json!({ "name": format!("{}.ranks.{GROUP}", options.scheduler), "labels": labels });
     let accounts = options.jobs_namespaces.iter().flat_map(|name| account(name, labels));
     // Nobody has the right before it is bounded.
     admission(&metadata, policy(), None).into_iter().chain(accounts).collect()

@@ -115,6 +115,7 @@ fn what_an_earlier_leader_makes_is_refused() {
         storage: "1Gi".to_owned(),
         replicas: 1,
         jobs_namespaces: Vec::new(),
+        handed_over: false,
         device_table: None,
     };
     let fence = manifests(&options).into_iter().filter(|object| {

@@ -3,7 +3,12 @@
 use super::*;
 
 /// A pod that asks a scheduler for so many devices of a class that has a node's name.
-fn pod(name: &str, (scheduler, node): (&str, &str), count: u32, command: &[&str]) -> Value {
+pub(super) fn pod(
+    name: &str,
+    (scheduler, node): (&str, &str),
+    count: u32,
+    command: &[&str],
+) -> Value {
     let devices = json!({ "nvidia.com/gpu": count.to_string(), "cpu": "500m" });
     json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -6,6 +6,7 @@ use het_core::{Event, LeaseId, Name};
 use tokio::sync::mpsc;
 
 use crate::names::ObjectKey;
+use crate::network::NetworkObjects;
 use crate::objects::{NodeRow, PodRow};
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
 use crate::workloads::WorkloadRow;
@@ -48,6 +49,8 @@ pub(crate) enum Message {
         name: WorkloadName,
         uid: String,
     },
+    /// All objects of a kind that say how nodes are connected.
+    Network(Box<NetworkObjects>),
     /// The values of all priority classes.
     PriorityClasses(BTreeMap<String, i64>),
     /// A workload was not unsuspended.

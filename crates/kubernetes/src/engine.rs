@@ -29,6 +29,7 @@ use crate::inventory::Inventory;
 use crate::jobs::{self, Jobs};
 use crate::leader::Leadership;
 use crate::names::{Binding, ObjectKey, RankLabels, Scheduler};
+use crate::network::NetworkKind;
 use crate::objects::{NodeRow, PodRow};
 use crate::owners::{Foreign, JobOwner, JobOwners};
 use crate::pods;
@@ -238,6 +239,9 @@ impl Kubernetes {
         if inventory.is_some() {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
             cluster.spawn(watch::priority_classes(client.clone(), sender.clone()));
+            for kind in NetworkKind::ALL {
+                cluster.spawn(watch::network(client.clone(), kind, sender.clone()));
+            }
             for kind in WorkloadKind::all() {
                 let watched = (client.clone(), kind, scheduler.clone(), sender.clone());
                 cluster.spawn(watch::workloads(watched));
@@ -563,6 +567,11 @@ impl Kubernetes {
             Message::WorkloadsEnd(kind) => self.workloads_listed(kind),
             Message::Workload(row) => self.see_workload(*row),
             Message::WorkloadGone { name, uid } => self.see_workload_gone(&name, &uid),
+            Message::Network(objects) => {
+                if let Some(inventory) = &mut self.inventory {
+                    inventory.see_network(*objects);
+                }
+            }
             Message::PriorityClasses(values) => self.see_priority_classes(values),
             Message::NotUnsuspended { lease, reason } => self.not_unsuspended(lease, reason),
             Message::Suspended { lease, version } => self.suspended(lease, version),

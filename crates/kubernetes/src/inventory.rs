@@ -11,25 +11,10 @@ use het_core::{
 };
 
 use crate::device_table::DeviceTable;
+use crate::network::{Network, NetworkObjects};
 use crate::objects::NodeRow;
 use crate::resources::{CPU, is_device};
 
-/// Labels with the name of the smallest part of the network that a node is in, most telling first.
-/// Sources: Topograph 1.0, AWS and Google documentation; Kueue's placeholder.
-const RACK_LABELS: [&str; 4] = [
-    "fabric.topograph.run/tier-0",
-    "topology.k8s.aws/network-node-layer-3",
-    "cloud.google.com/gce-topology-subblock",
-    "cloud.provider.com/topology-rack",
-];
-/// The same of the part around it.
-const POD_LABELS: [&str; 5] = [
-    "fabric.topograph.run/tier-1",
-    "topology.k8s.aws/network-node-layer-2",
-    "cloud.google.com/gce-topology-block",
-    "cloud.provider.com/topology-block",
-    "topology.kubernetes.io/zone",
-];
 /// Larger than any device: what more somebody asks for makes no difference.
 const TAKEN_MAX: u64 = Share::units(100_000).0 as u64;
 const ARCHITECTURE: &str = "kubernetes.io/arch";
@@ -38,6 +23,7 @@ const ARCHITECTURE: &str = "kubernetes.io/arch";
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     table: DeviceTable,
+    network: Network,
     nodes: BTreeMap<Name, NodeRow>,
     /// By node and resource: what others' pods request, in thousandths.
     others: BTreeMap<Name, BTreeMap<String, u64>>,
@@ -106,6 +92,12 @@ impl Inventory {
             self.changed.insert(row.name.clone());
             self.nodes.insert(row.name.clone(), row);
         }
+    }
+
+    /// Takes over all objects of a kind that say how nodes are connected.
+    pub fn see_network(&mut self, objects: NetworkObjects) {
+        self.network.take(objects);
+        self.changed.extend(self.nodes.keys().cloned());
     }
 
     pub fn see_gone(&mut self, name: &Name) {
@@ -179,7 +171,7 @@ impl Inventory {
         let mut known = Topology::default();
         let rows = self.nodes.values();
         rows.filter(|row| may_join(row) || named.contains(&row.name))
-            .for_each(|row| append(&mut known, &described(row, &self.table)));
+            .for_each(|row| append(&mut known, &described(row, &self.table, &self.network)));
         known
     }
 
@@ -204,7 +196,7 @@ impl Inventory {
             if !told.is_there && !may_join(row) {
                 continue;
             }
-            let described = described(row, &self.table);
+            let described = described(row, &self.table, &self.network);
             if told.is_there
                 && told.node.is_none()
                 && self.rows.get(&name).is_some_and(|id| is_as(&described, topology, *id))
@@ -299,7 +291,7 @@ fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTree
 }
 
 /// A node with its devices.
-fn described(row: &NodeRow, table: &DeviceTable) -> Topology {
+fn described(row: &NodeRow, table: &DeviceTable, network: &Network) -> Topology {
     let mut topology = Topology::default();
     let amount = |resource: &str| row.allocatable.get(resource).copied().unwrap_or_default();
     let cores = (amount(CPU) / 1_000) as u32;
@@ -323,9 +315,7 @@ fn described(row: &NodeRow, table: &DeviceTable) -> Topology {
         scratch: of("ephemeral-storage"),
         read: HostResources::UNLIMITED,
     };
-    let label = |names: &[&str]| names.iter().find_map(|name| row.labels.get(*name));
-    let rack = label(&RACK_LABELS).map_or(row.name.clone(), |name| name.as_str().into());
-    let pod = label(&POD_LABELS).map_or(rack.clone(), |name| name.as_str().into());
+    let (rack, pod) = network.around(row);
     topology.nodes.push(Node { name: row.name.clone(), host, rack, pod });
     topology
 }

@@ -23,6 +23,7 @@ mod leader;
 mod manifests;
 mod names;
 mod needs;
+mod network;
 mod objects;
 mod own_pod;
 mod owners;

@@ -12,6 +12,7 @@ use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_defini
 use serde_json::{Value, json};
 
 use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL, WRITE};
+use crate::network::NetworkKind;
 use crate::workload_kinds::WorkloadKind;
 
 pub use chart::{ChartFile, chart};
@@ -106,7 +107,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects
 }
 
-/// What the server does, and nothing else: it reads nodes and pods, makes, binds, evicts and
+/// What the server does, and nothing else: it reads nodes, how they are connected, and pods, makes, binds, evicts and
 /// deletes pods and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and
 /// whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
@@ -140,8 +141,12 @@ fn rules(binding: Binding) -> Vec<Value> {
         let verbs = ["get", "list", "watch", "patch"];
         json!({ "apiGroups": [group], "resources": plurals, "verbs": verbs })
     });
+    let of_network = NetworkKind::ALL.map(|kind| {
+        let (group, plural) = kind.rights();
+        json!({ "apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"] })
+    });
     let own = own.as_array().cloned().unwrap_or_default();
-    own.into_iter().chain(of_workloads).collect()
+    own.into_iter().chain(of_workloads).chain(of_network).collect()
 }
 
 /// By group, the kinds of workloads of others that are suspended, and have to go on again.

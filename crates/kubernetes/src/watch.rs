@@ -1,16 +1,19 @@
 //! Follows what changes in the cluster.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::channel::{Message, Sender};
 use crate::names::{ObjectKey, Scheduler};
+use crate::network::{NetworkKind, NetworkObjects};
 use crate::objects::{self, NodeObject, NodeRow, PodObject, PodRow};
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
 use crate::workloads::WorkloadRow;
@@ -101,35 +104,51 @@ pub(crate) async fn workloads(
     }
 }
 
-/// Values of priority classes, all of them whenever one changes.
+/// Values of priority classes.
 pub(crate) async fn priority_classes(client: Client, sender: Sender) {
-    let api: Api<PriorityClass> = Api::all(client);
+    let values = |classes: &BTreeMap<String, PriorityClass>| {
+        let value = |class: &PriorityClass| i64::from(class.value.unwrap_or_default());
+        let values = classes.iter().map(|(name, class)| (name.clone(), value(class)));
+        Message::PriorityClasses(values.collect())
+    };
+    whole(Api::all(client), sender, values).await;
+}
+
+/// Objects of a kind that say how nodes are connected.
+pub(crate) async fn network(client: Client, kind: NetworkKind, sender: Sender) {
+    let objects = |all: &BTreeMap<String, DynamicObject>| {
+        Message::Network(Box::new(NetworkObjects::of(kind, all)))
+    };
+    whole(Api::all_with(client, &kind.resource()), sender, objects).await;
+}
+
+/// All objects of a kind whenever one changes, by name; none where it is not known, or the account
+/// may not list them.
+async fn whole<K>(api: Api<K>, sender: Sender, tell: impl Fn(&BTreeMap<String, K>) -> Message)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     let events = watcher(api, Config::default()).default_backoff();
     pin_mut!(events);
-    let mut values = BTreeMap::new();
+    let mut all = BTreeMap::new();
     let mut is_listing = true;
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => {
-                values.clear();
+                all.clear();
                 is_listing = true;
             }
             Ok(Event::InitDone) => is_listing = false,
-            Ok(Event::Apply(class) | Event::InitApply(class)) => {
-                values.insert(
-                    class.metadata.name.unwrap_or_default(),
-                    i64::from(class.value.unwrap_or_default()),
-                );
+            Ok(Event::Apply(one) | Event::InitApply(one)) => {
+                all.insert(one.name_any(), one);
             }
-            Ok(Event::Delete(class)) => {
-                values.remove(&class.metadata.name.unwrap_or_default());
-            }
-            // Without the right to list them none has a value.
+            Ok(Event::Delete(one)) => drop(all.remove(&one.name_any())),
             Err(error) if matches!(code_of(&error), FORBIDDEN | NOT_FOUND) => is_listing = false,
-            Err(_) => {}
+            // The stream begins anew by itself.
+            Err(_) => continue,
         }
         if !is_listing {
-            sender.send(Message::PriorityClasses(values.clone())).await;
+            sender.send(tell(&all)).await;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Workloads of others than Kubernetes itself, so that tests can hand a scheduler what users would:
-//! their definitions, and controllers of some. The controller manager has that of `Job`.
+//! Workloads of others than Kubernetes itself, so that tests can hand a scheduler what users would,
+//! and what else they have: their definitions, and controllers of some. The controller manager has that of `Job`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::processes;
 /// How long the API server may take to serve kinds; two seconds are usual.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A kind of workload, which a file of a published Go module defines.
+/// A kind of object, which a file of a published Go module defines.
 struct Kind {
     /// In `tests/kubernetes`: what says which version of the Go module.
     module: &'static str,
@@ -29,7 +29,7 @@ struct Kind {
     policy: Option<&'static str>,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind {
         module: "jobset",
         go_module: "sigs.k8s.io/jobset",
@@ -59,6 +59,13 @@ const KINDS: [Kind; 4] = [
         module: "definitions",
         go_module: "github.com/ray-project/kuberay/ray-operator",
         definition: "config/crd/bases/ray.io_rayclusters.yaml",
+        controller: None,
+        policy: None,
+    },
+    Kind {
+        module: "definitions",
+        go_module: "sigs.k8s.io/kueue",
+        definition: "config/components/crd/bases/kueue.x-k8s.io_topologies.yaml",
         controller: None,
         policy: None,
     },

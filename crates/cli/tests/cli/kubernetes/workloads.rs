@@ -258,3 +258,34 @@ fn a_pytorch_job_that_its_owner_suspends_is_held() {
     await_job(&served, &name, "cancelled");
     cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
 }
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn a_topology_object_says_what_a_rack_is() {
+    let Some(cluster) = Cluster::find() else { return };
+    if !cluster.knows("topologies.kueue.x-k8s.io") {
+        return eprintln!("SKIPPED: the cluster does not know Kueue's `Topology`");
+    }
+    let (class, nodes, served) = with_pair(&cluster, "topology");
+    let label = format!("test.example/{class}");
+    cluster.told(&["label", "node", &nodes[0], &nodes[1], &format!("{label}=r1")]);
+    let name = unique("w-rack");
+    let pods = (2, template(&class, &class, 2, &["until-notice"]));
+    let within = json!({ "heterosis.dev/topology": "rack" });
+    cluster.apply(&job(&name, pods, within).to_string());
+    wait_for("why it waits", || {
+        let told = served.told(&["explain", &name]);
+        told.contains("rack")
+    });
+    assert_eq!(cluster.count_of(OF_JOB, &name), 0, "each node is a rack of its own");
+    let levels = [json!({ "nodeLabel": label }), json!({ "nodeLabel": "kubernetes.io/hostname" })];
+    let topology = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology",
+        "metadata": { "name": class }, "spec": { "levels": levels },
+    });
+    cluster.apply(&topology.to_string());
+    wait_for("its pods", || cluster.nodes_of_running(OF_JOB, &name) == nodes);
+    cluster.told(&["delete", "topologies.kueue.x-k8s.io", &class]);
+    cluster.told(&["delete", "job", &name, "--wait=false"]);
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
+}

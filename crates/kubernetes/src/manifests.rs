@@ -107,7 +107,8 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects
 }
 
-/// What the server does, and nothing else: it reads nodes, how they are connected, and pods, makes, binds, evicts and
+/// What the server does, and nothing else: it reads nodes, how they are connected, pods and
+/// their logs, makes, binds, evicts and
 /// deletes pods and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and
 /// whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
@@ -120,6 +121,7 @@ fn rules(binding: Binding) -> Vec<Value> {
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": of_pods },
         { "apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"] },
+        { "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] },
         { "apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"] },
         { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
         {

@@ -19,11 +19,11 @@ pub const NAMESPACE: &str = "heterosis";
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "heterosis");
 /// The `schedulerName` of the server whose pod or job it is: two may share a cluster.
 pub(crate) const SCHEDULER_LABEL: &str = "heterosis.dev/scheduler";
-const JOB: &str = "heterosis.dev/job";
-const STAGE: &str = "heterosis.dev/stage";
-const ATTEMPT: &str = "heterosis.dev/attempt";
+pub(crate) const JOB: &str = "heterosis.dev/job";
+pub(crate) const STAGE: &str = "heterosis.dev/stage";
+pub(crate) const ATTEMPT: &str = "heterosis.dev/attempt";
 const LEASE: &str = "heterosis.dev/lease";
-const RANK: &str = "heterosis.dev/rank";
+pub(crate) const RANK: &str = "heterosis.dev/rank";
 const GENERATION: &str = "heterosis.dev/generation";
 /// A line of JSON that says how far the pod's program is, as one of `HET_PROGRESS`.
 pub(crate) const PROGRESS: &str = "heterosis.dev/progress";

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use het_agent::Members;
 use het_core::JobId;
 use het_host::LatestLoad;
+use het_kubernetes::WhichLogs;
 use het_service::Handle;
+use het_wire::api::PodLog;
 use het_wire::job::TrainingJob;
 use het_wire::resource::NotAResource;
 use thiserror::Error;
@@ -39,7 +41,16 @@ pub trait JobMaker: Debug + Send + Sync {
 
     /// The name of the object that says what tenants may have, where there is one.
     fn quotas(&self) -> Option<&str>;
+
+    /// What the programs of a job of this tenant wrote.
+    ///
+    /// # Errors
+    /// Why nobody can say: one sentence for people.
+    fn logs<'a>(&'a self, job: JobId, tenant: &'a str, which: WhichLogs) -> ReadingLogs<'a>;
 }
+
+/// The reading of logs under way.
+pub type ReadingLogs<'a> = Pin<Box<dyn Future<Output = Result<Vec<PodLog>, String>> + Send + 'a>>;
 
 /// A submission under way.
 pub type Submitting<'a> = Pin<Box<dyn Future<Output = Result<JobId, SubmitError>> + Send + 'a>>;

@@ -3,7 +3,7 @@
 
 use het_core::JobId;
 use het_wire::api::{
-    Backup, Change, DeviceList, DeviceRow, EventPage, JobList, JobRow, PreemptionList,
+    Backup, Change, DeviceList, DeviceRow, EventPage, JobList, JobLogs, JobRow, PreemptionList,
     PreemptionRow, QuotaList, ServerInfo, ServerStopped, StoreCheck, Submitted,
 };
 use het_wire::report::{
@@ -113,6 +113,12 @@ impl Redact for QuotaList {
     fn redacted(mut self, viewer: &Viewer<'_>) -> Option<Self> {
         self.items.retain(|row| viewer.caller.may(Verb::ReadQuotas, &row.tenant));
         Some(self)
+    }
+}
+
+impl Redact for JobLogs {
+    fn redacted(self, viewer: &Viewer<'_>) -> Option<Self> {
+        viewer.caller.may(Verb::ReadJobs, &self.tenant).then_some(self)
     }
 }
 

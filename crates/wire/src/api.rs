@@ -165,6 +165,38 @@ impl JobList {
     }
 }
 
+/// What the pods of a job wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobLogs {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub job: u64,
+    pub tenant: String,
+    /// By stage, attempt and rank.
+    pub items: Vec<PodLog>,
+}
+
+/// What a pod wrote last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PodLog {
+    /// `NAMESPACE/NAME`.
+    pub pod: String,
+    pub stage: String,
+    pub attempt: u32,
+    pub rank: u32,
+    pub text: String,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+impl JobLogs {
+    pub fn new(job: u64, tenant: String, items: Vec<PodLog>) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "JobLogs".to_owned(), job, tenant, items }
+    }
+}
+
 /// What is to be different about a job: the body of `PATCH /api/v1/jobs/{job}`. What is absent
 /// stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

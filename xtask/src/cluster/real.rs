@@ -148,10 +148,15 @@ fn play_example(
     run.tell(&run.state(name));
     let results = dir.join("shared/finetune-example-1/validate-after/result.json");
     println!("{}", fs::read_to_string(results).unwrap_or_default());
-    match run.state(name).as_str() {
-        "succeeded" => Ok(()),
-        state => bail!("the example has {state}"),
+    if run.state(name) != "succeeded" {
+        bail!("the example has {}", run.state(name));
     }
+    let logs = het(&["logs", name, "--stage", "train", "--tail", "3"])?;
+    if logs.stdout.is_empty() {
+        bail!("`het logs` shows nothing: {}", String::from_utf8_lossy(&logs.stderr));
+    }
+    println!("het logs {name}:\n{}", String::from_utf8_lossy(&logs.stdout));
+    Ok(())
 }
 
 /// The example's job file, each stage of it in a container with a directory that all stages see.

@@ -11,8 +11,9 @@ use schemars::schema_for;
 use serde_json::Value;
 
 use het_wire::api::{
-    Backup, Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobRow, PreemptionList,
-    QuotaList, QuotasText, ServerInfo, ServerStopped, StoreCheck, Submission, Submitted,
+    Backup, Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobLogs, JobRow,
+    PreemptionList, QuotaList, QuotasText, ServerInfo, ServerStopped, StoreCheck, Submission,
+    Submitted,
 };
 use het_wire::report::{ExplanationReport, RunReport};
 
@@ -33,6 +34,13 @@ const LIST_QUERY: &[Query] = &[
     Query("tenant", Kind::Text, "only jobs of this tenant"),
     Query("state", Kind::Text, "only jobs in this state"),
     Query("select", Kind::Text, "only jobs that a selector names: `last`, a name, `42[]`, `42[3]`"),
+];
+
+const LOGS_QUERY: &[Query] = &[
+    Query("stage", Kind::Text, "only this stage"),
+    Query("rank", Kind::Number, "only this rank"),
+    Query("attempt", Kind::Number, "only this attempt; the last of each stage without"),
+    Query("tail", Kind::Number, "the last lines of each pod; 10,000 without"),
 ];
 
 const LANG: Query = Query("lang", Kind::Text, "`en` or `zh`");
@@ -217,6 +225,17 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answer: Answer::Json(|| schema_for!(RunReport)),
         handler: || get(jobs::show),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/jobs/{job}/logs",
+        verb: Some(Verb::ReadJobs),
+        about: "What the pods of a job of a cluster wrote last",
+        operations: &[],
+        query: LOGS_QUERY,
+        body: None,
+        answer: Answer::Json(|| schema_for!(JobLogs)),
+        handler: || get(jobs::logs),
     },
     Route {
         method: "get",

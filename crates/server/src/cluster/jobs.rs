@@ -3,15 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use het_core::JobId;
-use het_kubernetes::{ApiError, Jobs};
+use het_kubernetes::{ApiError, Jobs, WhichLogs};
 use het_wire::job::TrainingJob;
 use het_wire::resource;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::WORKDIR;
-use crate::served::{JobMaker, SubmitError, Submitting};
+use crate::served::{JobMaker, ReadingLogs, SubmitError, Submitting};
+
+/// How long logs may take to come.
+const LOGS_MAX: Duration = Duration::from_secs(30);
 
 /// Who waits for a job to be taken in, by the uid of its object; and those that were taken in while
 /// nobody had asked yet.
@@ -86,6 +91,14 @@ impl JobMaker for ClusterJobs {
 
     fn workdir(&self) -> &str {
         WORKDIR
+    }
+
+    fn logs<'a>(&'a self, job: JobId, tenant: &'a str, which: WhichLogs) -> ReadingLogs<'a> {
+        Box::pin(async move {
+            let logs = timeout(LOGS_MAX, self.jobs.logs(job, tenant, &which)).await;
+            let logs = logs.map_err(|_| "the API server does not answer".to_owned())?;
+            logs.map_err(|error| told(&error))
+        })
     }
 
     fn quotas(&self) -> Option<&str> {

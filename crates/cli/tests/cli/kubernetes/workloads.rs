@@ -260,7 +260,6 @@ fn a_pytorch_job_that_its_owner_suspends_is_held() {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn a_topology_object_says_what_a_rack_is() {
     let Some(cluster) = Cluster::find() else { return };
     if !cluster.knows("topologies.kueue.x-k8s.io") {

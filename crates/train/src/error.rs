@@ -21,6 +21,12 @@ pub enum Error {
     Truncated { path: PathBuf, expected: u64, found: u64 },
     #[error("`{}` is not usable as weights: {what}", path.display())]
     Weights { path: PathBuf, what: String },
+    #[error("`{}` asks for what this trainer does not do: {refusal}", path.display())]
+    Configuration {
+        path: PathBuf,
+        #[source]
+        refusal: crate::configuration::keys::Refusal,
+    },
     #[error("`{}` is not usable as an adapter: {what}", path.display())]
     Adapter { path: PathBuf, what: String },
     #[error("cannot read the corpus `{}`: {what}", path.display())]
@@ -43,8 +49,6 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    #[error("this binary was built without the `{driver}` driver")]
-    DriverMissing { driver: String },
     #[error("the `{driver}` driver does not start here: {what}")]
     DriverFailed { driver: String, what: String },
     #[error("{what}")]
@@ -71,6 +75,10 @@ impl Error {
                 "use `--weights smollm2-135m`, a Llama `.gguf`, or a Hugging Face directory with \
                  config.json, model.safetensors and tokenizer.json"
             }
+            Error::Configuration { .. } => {
+                "use a model without it, or train this one with another program (`run:` in a job \
+                 file takes any)"
+            }
             Error::Adapter { .. } => {
                 "pass the directory that `het-train finetune --output` wrote for these weights"
             }
@@ -87,12 +95,6 @@ impl Error {
             }
             Error::Checkpoint { .. } => "resume from an older checkpoint beside it",
             Error::CheckpointWrite { source, .. } => return source.hint(),
-            Error::DriverMissing { driver } => {
-                return Some(format!(
-                    "rebuild with `cargo build --release -p het-train --features {driver}`, or \
-                     use `--driver cpu`"
-                ));
-            }
             Error::DriverFailed { .. } => "see `het-train drivers`, or use `--driver cpu`",
             Error::Diverged { .. } => "lower `--lr` and start again from the last checkpoint",
         };

@@ -31,6 +31,8 @@ pub enum Error {
     Adapter { path: PathBuf, what: String },
     #[error("cannot read the corpus `{}`: {what}", path.display())]
     Corpus { path: PathBuf, what: String },
+    #[error("cannot score line {number} of `{}`: {what}", path.display())]
+    ScoreLine { path: PathBuf, number: usize, what: String },
     #[error("cannot use the tokens in `{}`: {what}", path.display())]
     Tokens { path: PathBuf, what: String },
     #[error("the tokenizer cannot be used: {0}")]
@@ -85,6 +87,9 @@ impl Error {
             Error::Corpus { .. } => {
                 "pass a UTF-8 text file, or a directory with train.jsonl and heldout.jsonl as \
                  `het-train dataset` writes them"
+            }
+            Error::ScoreLine { .. } => {
+                r#"write each line as {"text": …} or {"tokens": […]}, and split what is too long"#
             }
             Error::Tokens { .. } => "run `het-train tokenize` again with the same `--weights`",
             Error::Tokenizer(_) => "pass weights that carry a byte-level BPE tokenizer",

@@ -5,7 +5,7 @@
 //! into an [`architecture`]; [`weights`] holds the frozen values under their [`names`], and
 //! [`lora`] what is trained on them; a [`driver`], one of [`drivers`], computes losses and
 //! gradients ([`cpu`], which composes [`blocks`] as the architecture says); [`finetune`] drives the
-//! [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] judges and [`export`] hands
+//! [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] and [`score`] judge and [`export`] hands
 //! over. [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
@@ -35,6 +35,7 @@ pub mod notice;
 pub mod optimiser;
 pub mod progress;
 pub mod saves;
+pub mod score;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;

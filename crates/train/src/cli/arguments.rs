@@ -38,6 +38,8 @@ pub enum Command {
     Export(Export),
     /// Write a job file for one request
     Generate(Generate),
+    /// Tokens and mean next-token loss of every line of a file
+    Score(Score),
     /// Show which drivers there are and which of them start here
     Drivers {
         /// Output format
@@ -233,6 +235,25 @@ pub struct Generate {
     /// Most tokens to write
     #[arg(long, default_value_t = 96, value_name = "TOKENS")]
     pub new_max: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct Score {
+    /// Lines of `{"text": …}`, with the tokens that the tokenizer itself puts around a text, or of
+    /// `{"tokens": […]}`
+    #[arg(long, short, value_name = "FILE")]
+    pub input: PathBuf,
+    /// Adapter to apply
+    #[arg(long)]
+    pub adapter: Option<PathBuf>,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Driver to compute with: `auto` or `cpu`
+    #[arg(long, default_value = "auto")]
+    pub driver: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! The commands that people run by hand.
 
-use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat};
+use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat, Score};
 use super::{show, warn};
 use crate::batch::{Batch, Sequence};
 use crate::cpu::model::Model;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
-use crate::{cpu, drivers, export, fetch, tiny};
+use crate::{cpu, drivers, export, fetch, score, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -98,6 +98,34 @@ pub fn drivers(format: Format) -> Result<ExitCode> {
 fn show_list(kind: &str, items: &[Json]) {
     let list = json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": kind, "items": items});
     show(&list.to_string());
+}
+
+/// Shows the tokens and the loss of every line.
+pub fn score(arguments: &Score) -> Result<ExitCode> {
+    let name = drivers::chosen(&arguments.driver)?;
+    let source = Source::open(&arguments.weights.weights)?;
+    let lines = score::read(&arguments.input, &source)?;
+    let mut weights = source.weights()?;
+    if let Some(path) = &arguments.adapter {
+        let adapter = Adapter::open(path, &weights.architecture)?;
+        weights.parameters = adapter.merged(&weights.parameters);
+    }
+    drop(source);
+    let mut driver = drivers::start(&name, &Arc::new(weights))?;
+    let items = score::score(driver.as_mut(), &lines)?;
+    match arguments.output {
+        Format::Json => {
+            let items: Vec<Json> = items.iter().map(|item| json!(item)).collect();
+            show_list("ScoreList", &items);
+        }
+        Format::Table => {
+            show(&format!("{:>6} {:>8} {:>9}", "LINE", "TOKENS", "LOSS"));
+            for item in &items {
+                show(&format!("{:>6} {:>8} {:>9.4}", item.line, item.tokens, item.loss));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn probed(name: &str) -> Json {

@@ -4,24 +4,9 @@ use super::linear::{self, Linear};
 use super::matrix::{rows, rows_mut, sized, split_lengths, split_rows};
 use super::norm::{self, Norm, STATISTICS};
 use super::rotation::Table;
+pub use super::scores::Shape;
 use super::scores::{self, Inputs};
 use rayon::prelude::*;
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
-    pub heads: usize,
-    /// Each serves `heads / kv_heads` heads of queries.
-    pub kv_heads: usize,
-    pub head_size: usize,
-    /// What the products of queries and keys are multiplied by.
-    pub scale: f32,
-    /// Scores become `cap tanh(score / cap)` before the softmax.
-    pub cap: Option<f32>,
-    /// How many positions a token sees, its own included.
-    pub window: Option<usize>,
-    /// Of every head of queries and keys, before rotation.
-    pub norm: Option<Norm>,
-}
 
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
@@ -95,28 +80,6 @@ pub struct Workspace {
 }
 
 impl Shape {
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_size
-    }
-
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_size
-    }
-
-    pub fn qkv_width(&self) -> usize {
-        self.q_width() + 2 * self.kv_width()
-    }
-
-    /// The first position that one at `position` sees.
-    pub fn first_visible(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
-    }
-
-    /// Values that [`Saved::probabilities`] holds of a sequence.
-    fn stored(&self, length: usize) -> usize {
-        self.heads * length * length
-    }
-
     /// `out[rows, hidden] += attention(x[rows, hidden])`
     pub fn forward(
         &self,

@@ -3,13 +3,54 @@
 //! Query rows go in blocks, so that the parts of the score matrix that causality or a window masks
 //! are mostly skipped.
 
-use super::attention::Shape;
 use super::math::{soft_cap, soft_cap_backward, softmax, softmax_backward};
 use super::matrix::{add_product_here, product_here};
+use super::norm::Norm;
 use faer::prelude::ReborrowMut;
 use faer::{MatMut, MatRef};
 
 const BLOCK: usize = 64;
+
+/// The shape of attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shape {
+    pub heads: usize,
+    /// Each serves `heads / kv_heads` heads of queries.
+    pub kv_heads: usize,
+    pub head_size: usize,
+    /// What the products of queries and keys are multiplied by.
+    pub scale: f32,
+    /// Scores become `cap tanh(score / cap)` before the softmax.
+    pub cap: Option<f32>,
+    /// How many positions a token sees, its own included.
+    pub window: Option<usize>,
+    /// Of every head of queries and keys, before rotation.
+    pub norm: Option<Norm>,
+}
+
+impl Shape {
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_size
+    }
+
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_size
+    }
+
+    pub fn qkv_width(&self) -> usize {
+        self.q_width() + 2 * self.kv_width()
+    }
+
+    /// The first position that one at `position` sees.
+    pub fn first_visible(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
+    /// Values that [`attend`] keeps of a sequence.
+    pub(super) fn stored(&self, length: usize) -> usize {
+        self.heads * length * length
+    }
+}
 
 /// Queries, keys and values of one sequence; the queries belong to its last rows.
 #[derive(Debug, Clone, Copy)]

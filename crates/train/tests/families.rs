@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Of logits and losses, absolutely.
-const TOLERANCE: f64 = 1e-3;
+const TOLERANCE: f64 = 1e-4;
 /// Of gradients, relative to the size of the gradient.
-const GRADIENT_TOLERANCE: f64 = 1e-3;
+const GRADIENT_TOLERANCE: f64 = 2e-4;
 
 /// Of a model's gradients, relative to the norm of all of them.
 const ROUNDING: f64 = 1e-6;

@@ -290,10 +290,10 @@ mod tests {
     /// Input, qkv, its bias, output, its bias, norms of queries and keys.
     type Values = [Vec<f32>; 7];
 
-    fn values(shape: &Shape) -> Values {
+    fn values(shape: &Shape, bounds: &[usize]) -> Values {
         let (width, q_width) = (shape.qkv_width(), shape.q_width());
         [
-            drawn(1, BOUNDS[2] * HIDDEN),
+            drawn(1, bounds[bounds.len() - 1] * HIDDEN),
             drawn(2, width * HIDDEN),
             drawn(3, width),
             drawn(4, HIDDEN * q_width),
@@ -316,20 +316,30 @@ mod tests {
     }
 
     fn check(shape: Shape, table: Option<&Table>) {
-        let values = values(&shape);
+        check_of(shape, table, &BOUNDS, |_| true);
+    }
+
+    /// Checks the gradients of what `wanted` names.
+    fn check_of(
+        shape: Shape,
+        table: Option<&Table>,
+        bounds: &[usize],
+        wanted: impl Fn(&str) -> bool,
+    ) {
+        let values = values(&shape, bounds);
         let forward = |values: &Values| {
             let (mut saved, mut out) = (Saved::default(), vec![0.0; values[0].len()]);
             let (parameters, x) = (parameters(values, table), &values[0]);
-            let input = Input { x, bounds: &BOUNDS };
+            let input = Input { x, bounds };
             shape.forward(parameters, input, Context::Whole, &mut saved, &mut out);
             (out, saved)
         };
-        let check = Check::new(BOUNDS[2] * HIDDEN);
+        let check = Check::new(values[0].len());
         let mut found = values.clone().map(|values| vec![0.0; values.len()]);
         let [into_x, qkv, qkv_bias, output, output_bias, query_norm, key_norm] = &mut found;
         shape.backward(
             parameters(&values, table),
-            Input { x: &values[0], bounds: &BOUNDS },
+            Input { x: &values[0], bounds },
             &forward(&values).1,
             check.upstream(),
             &mut Gradients {
@@ -343,7 +353,7 @@ mod tests {
         );
         let names = ["x", "qkv", "qkv bias", "output", "output bias", "query norm", "key norm"];
         for (index, name) in names.into_iter().enumerate() {
-            if values[index].is_empty() {
+            if values[index].is_empty() || !wanted(name) {
                 continue;
             }
             check.gradient(name, &values[index], &found[index], |moved| {
@@ -371,10 +381,24 @@ mod tests {
         check(Shape { norm, cap: Some(1.1), window: Some(3), ..PLAIN }, Some(&table()));
     }
 
+    /// Longer than the blocks that query rows go in, with windows that begin within one.
+    #[test]
+    fn the_gradients_are_right_across_blocks() {
+        let norm = Some(Norm { kind: Kind::Rms { offset: 0.0 }, epsilon: 1e-5 });
+        let mut table = Table::default();
+        table.reach(&Rope { frequencies: vec![1.0, 0.1], factor: 1.0 }, 150);
+        for window in [None, Some(2), Some(50), Some(64), Some(100)] {
+            let shape = Shape { norm, window, cap: Some(2.0), ..PLAIN };
+            check_of(shape, Some(&table), &[0, 150, 190], |name| {
+                name == "qkv bias" || name == "query norm" || name == "key norm"
+            });
+        }
+    }
+
     #[test]
     fn a_sequence_in_parts_is_the_whole_sequence() {
         let (shape, table) = (Shape { window: Some(3), ..PLAIN }, table());
-        let values = values(&shape);
+        let values = values(&shape, &BOUNDS);
         let parameters = parameters(&values, Some(&table));
         let x = &values[0][..5 * HIDDEN];
         let mut whole = vec![0.0; x.len()];

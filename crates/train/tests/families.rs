@@ -3,6 +3,7 @@
 //! `reference/families.py` made the expected numbers. Each model goes the way of a real one: its
 //! `config.json` and safetensors are written to a directory and read from there.
 
+use het_train::architecture::Architecture;
 use het_train::batch::{Batch, Sequence};
 use het_train::cpu::Cpu;
 use het_train::cpu::generate::generate;
@@ -10,7 +11,8 @@ use het_train::cpu::model::Model;
 use het_train::driver::Driver;
 use het_train::hub::f32_bytes;
 use het_train::lora::Adapter;
-use het_train::names::Tensor;
+use het_train::names::{Tensor, buffers};
+use het_train::optimiser::AdamW;
 use het_train::weights::{Parameters, Source, Weights, transposed};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -41,6 +43,14 @@ struct Case {
     /// Shapes
     tensors: BTreeMap<String, Vec<usize>>,
     gradients: BTreeMap<String, Gradient>,
+    curves: Option<Curves>,
+}
+
+/// Losses of 50 steps of AdamW on the same batch.
+#[derive(Deserialize)]
+struct Curves {
+    full: Vec<f64>,
+    low_rank: Vec<f64>,
 }
 
 #[derive(Deserialize)]
@@ -195,7 +205,6 @@ fn gradients_of_all_tensors_are_those_of_transformers() {
 
 #[test]
 fn gradients_of_an_adapter_follow_from_those_of_the_matrices() {
-    const RANK: usize = 2;
     for (name, case) in cases() {
         let base = load(&name, &case, &case.config, 1);
         let architecture = base.architecture.clone();
@@ -245,6 +254,87 @@ fn compare(name: &str, found: &[f32], scale: f32, expected: impl Fn(usize) -> f6
         let expected = f64::from(scale) * expected(index);
         let error = (f64::from(found) - expected).abs();
         assert!(error < 1e-3 * f64::from(largest), "{name}[{index}]: {found}, not {expected}");
+    }
+}
+
+/// As `RATE`, `RANK` and `ALPHA` in `families.py`.
+const RATE: f32 = 2e-3;
+const RANK: usize = 4;
+const ALPHA: f32 = 8.0;
+/// Of a loss, relatively.
+const CURVE_TOLERANCE: f64 = 1e-2;
+
+fn compare_curve(name: &str, expected: &[f64], mut step: impl FnMut(u64) -> f64) {
+    assert_eq!(expected.len(), 50);
+    for (index, expected) in expected.iter().enumerate() {
+        let loss = step(index as u64 + 1);
+        let error = (loss - expected).abs() / expected;
+        assert!(error < CURVE_TOLERANCE, "{name}, step {}: {loss}, not {expected}", index + 1);
+    }
+}
+
+#[test]
+fn full_training_goes_as_with_transformers() {
+    for (name, case) in cases() {
+        let Some(curves) = &case.curves else { continue };
+        let mut weights = load(&name, &case, &case.config, 1);
+        let (architecture, batch) = (weights.architecture.clone(), batch(&case));
+        let flat = |parameters: &Parameters| -> Vec<f32> {
+            parameters.tensors(&architecture).into_iter().flat_map(|(_, v)| v.to_vec()).collect()
+        };
+        let mut values = flat(&weights.parameters);
+        let mut moments = AdamW::new(values.len());
+        compare_curve(&name, &curves.full, |step| {
+            let mut gradient = Parameters::zeros(&architecture);
+            let mut cpu = Cpu::new(Arc::new(weights.clone()));
+            let loss = cpu.full_gradients(&batch, &mut gradient).expect("a valid batch");
+            let scored = batch.rows.len() as f32;
+            let gradient: Vec<f32> = flat(&gradient).iter().map(|g| g / scored).collect();
+            moments.update(&mut values, &gradient, RATE, step);
+            weights.parameters = unflat(&architecture, &values);
+            loss / f64::from(scored)
+        });
+    }
+}
+
+/// Parameters from all values in the order of the tensors.
+fn unflat(architecture: &Architecture, values: &[f32]) -> Parameters {
+    let mut places = Vec::new();
+    let mut next = 0;
+    for tensor in buffers(architecture).into_iter().flat_map(|buffer| buffer.tensors) {
+        places.push((tensor.name, next));
+        next += tensor.values();
+    }
+    let read = |tensor: &Tensor| {
+        let place = places.iter().find(|(name, _)| *name == tensor.name).expect("it is there").1;
+        Ok(values[place..place + tensor.values()].to_vec())
+    };
+    Parameters::read(architecture, read).expect("all are there")
+}
+
+#[test]
+fn training_an_adapter_goes_as_with_transformers() {
+    for (name, case) in cases() {
+        let Some(curves) = &case.curves else { continue };
+        let weights = load(&name, &case, &case.config, 1);
+        let is_gemma = name.starts_with("gemma");
+        let mut adapter = Adapter::zeros(&weights.architecture, RANK, ALPHA);
+        for (name, shape, place) in adapter.tensors().collect::<Vec<_>>() {
+            if name.contains("lora_A") {
+                adapter.values[place].copy_from_slice(&fill(&name, &shape, is_gemma));
+            }
+        }
+        let mut moments = AdamW::new(adapter.values.len());
+        let (mut cpu, batch) = (Cpu::new(Arc::new(weights)), batch(&case));
+        compare_curve(&name, &curves.low_rank, |step| {
+            let mut gradient = vec![0.0; adapter.values.len()];
+            cpu.use_adapter(&adapter).expect("it fits");
+            let loss = cpu.gradients(&adapter, &batch, &mut gradient).expect("a valid batch");
+            let scored = batch.rows.len() as f32;
+            gradient.iter_mut().for_each(|g| *g /= scored);
+            moments.update(&mut adapter.values, &gradient, RATE, step);
+            loss / f64::from(scored)
+        });
     }
 }
 

@@ -5,7 +5,8 @@
 A model's values follow from the names of its tensors (`fill`), so that a file needs to hold no
 more than its `config.json`, the shapes, and the expected numbers: logits of some positions, the
 mean next-token loss, and of the gradient of that loss, for every tensor, the norm and some
-entries. Everything is computed in float32 on the CPU, with dropout off.
+entries; of some models also the losses of 50 steps of AdamW, of all values and of an adapter.
+Everything is computed in float32 on the CPU, with dropout off.
 """
 
 import json
@@ -138,6 +139,12 @@ CASES = {
 # As this version of `transformers` writes a model's configuration itself.
 REWRITTEN = ["llama_llama3", "mistral", "qwen3_biases", "gemma2", "gemma3_linear", "gpt2",
              "smollm3_sliding"]
+# One of each family, with the losses of its training.
+TRAINED = ["llama_biases", "mistral", "qwen2_sliding", "qwen3", "gemma2", "gemma3", "gpt2",
+           "smollm3"]
+STEPS, RATE, RANK, ALPHA = 50, 2e-3, 4, 8.0
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+           "c_attn", "c_proj", "c_fc")
 
 
 def fill(name, shape, config):
@@ -177,8 +184,7 @@ def model_of(config):
     return model
 
 
-def expected(config):
-    model = model_of(config)
+def mean_loss(model):
     loss, count, logits = 0.0, 0, []
     for sequence in SEQUENCES:
         tokens = torch.tensor([sequence])
@@ -188,7 +194,58 @@ def expected(config):
         count += len(targets)
         rows = sorted(set(range(0, len(sequence), LOGIT_STEP)) | {len(sequence) - 1})
         logits.append({str(row): [rounded(v) for v in found[row].tolist()] for row in rows})
-    loss = loss / count
+    return loss / count, logits
+
+
+class LowRank(torch.nn.Module):
+    """`W + B A × alpha / rank`, as PEFT adapts a matrix; GPT-2's lie the other way."""
+
+    def __init__(self, name, weight, config):
+        super().__init__()
+        self.turned = config["model_type"] == "gpt2"
+        outputs, inputs = reversed(weight.shape) if self.turned else weight.shape
+        name = f"base_model.model.{name}.lora_A.weight"
+        self.a = torch.nn.Parameter(fill(name, (RANK, inputs), config))
+        self.b = torch.nn.Parameter(torch.zeros(outputs, RANK))
+
+    def forward(self, weight):
+        update = ALPHA / RANK * self.b @ self.a
+        return weight + (update.T if self.turned else update)
+
+
+def adapted(model, config):
+    """Parameters of an adapter of every matrix; the model's own are frozen."""
+    model.requires_grad_(False)
+    modules = [(n, m) for n, m in model.named_modules() if n.split(".")[-1] in ADAPTED]
+    adapters = [LowRank(name, module.weight, config) for name, module in modules]
+    for (_, module), adapter in zip(modules, adapters):
+        torch.nn.utils.parametrize.register_parametrization(module, "weight", adapter)
+    return [parameter for adapter in adapters for parameter in (adapter.a, adapter.b)]
+
+
+def curve(model, parameters):
+    parameters = list(parameters)
+    optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.01)
+    losses = []
+    for _ in range(STEPS):
+        optimiser.zero_grad()
+        loss = mean_loss(model)[0]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        losses.append(rounded(loss.item()))
+    return losses
+
+
+def curves(config):
+    full, low_rank = model_of(config), model_of(config)
+    return {"full": curve(full, full.parameters()),
+            "low_rank": curve(low_rank, adapted(low_rank, config))}
+
+
+def expected(config):
+    model = model_of(config)
+    loss, logits = mean_loss(model)
     loss.backward()
     gradients = {}
     for name, parameter in model.named_parameters():
@@ -212,6 +269,8 @@ def main():
         if name in REWRITTEN:
             read.architectures = config["architectures"]
             case["rewritten"] = json.loads(read.to_json_string(use_diff=True))
+        if name in TRAINED:
+            case["curves"] = curves(config)
         text = json.dumps(case, separators=(",", ":"))
         (OUTPUT / f"{name}.json").write_text(text + "\n")
         print(f"{name:20} loss {numbers['loss']:.4f}  {len(text)} bytes")

@@ -282,6 +282,19 @@ fn what_other_families_have_is_refused_by_its_key() {
     }
 }
 
+/// A key that is misspelt asks for something, too.
+#[test]
+fn a_key_that_nobody_knows_is_refused_by_its_name() {
+    for (name, config) in configurations() {
+        for (key, value) in &config {
+            let mut changed = config.clone();
+            changed.insert(format!("{key}_x"), value.clone());
+            let refusal = read(&changed).expect_err(&format!("{name}: `{key}_x`"));
+            assert_eq!(refusal.key, format!("{key}_x"), "{name}");
+        }
+    }
+}
+
 #[test]
 fn rope_scaling_is_refused_by_the_key_within() {
     let base = configurations().into_iter().find(|(name, _)| name == "llama config");

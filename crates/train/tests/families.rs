@@ -14,6 +14,7 @@ use het_train::lora::Adapter;
 use het_train::names::{Tensor, buffers};
 use het_train::optimiser::AdamW;
 use het_train::weights::{Parameters, Source, Weights, transposed};
+use het_train::{export, tiny};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Deserialize;
@@ -356,6 +357,20 @@ fn shards_hold_what_one_file_holds() {
         let (one, three) =
             (load(&name, &case, &case.config, 1), load(&name, &case, &case.config, 3));
         assert_eq!(one.parameters, three.parameters, "{name}");
+    }
+}
+
+#[test]
+fn an_exported_model_is_the_model() {
+    let tokenizer = tiny::tokenizer().expect("built in");
+    for (name, case) in cases() {
+        let weights = load(&name, &case, &case.config, 1);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        export::hub(&weights, &tokenizer, directory.path()).expect("written");
+        let source = Source::open(&directory.path().display().to_string()).expect("it opens");
+        let read = source.weights().expect("it is whole");
+        assert_eq!(read.architecture, weights.architecture, "{name}");
+        assert_eq!(read.parameters, weights.parameters, "{name}");
     }
 }
 

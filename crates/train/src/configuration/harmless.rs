@@ -28,6 +28,8 @@ const ANY: &[&str] = &[
     "label2id",
     "length_penalty",
     "max_length",
+    // Qwen's, which reads it; SmolLM3's files have it without a use.
+    "max_window_layers",
     "min_length",
     "n_ctx",
     "no_repeat_ngram_size",

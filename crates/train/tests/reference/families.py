@@ -79,7 +79,9 @@ def gpt2(**more):
 
 def smollm3(**more):
     own = {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "hidden_act": "silu",
-           "rope_theta": 5000.0, "num_hidden_layers": 4, "pad_token_id": 2}
+           "rope_theta": 5000.0, "num_hidden_layers": 4, "pad_token_id": 2,
+           "max_window_layers": 28, "pretraining_tp": 2, "rope_scaling": None,
+           "sliding_window": None, "use_sliding_window": False}
     return DECODER | own | more
 
 

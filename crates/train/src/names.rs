@@ -234,7 +234,8 @@ fn gpt2_part(part: Part) -> &'static str {
         Part::MlpNorm => "ln_2",
         Part::Up => "mlp.c_fc",
         Part::Down => "mlp.c_proj",
-        Part::QueryNorm | Part::KeyNorm | Part::AttentionPostNorm | Part::MlpPostNorm => "none",
+        // No GPT-2 has them.
+        Part::QueryNorm | Part::KeyNorm | Part::AttentionPostNorm | Part::MlpPostNorm => "",
     }
 }
 

@@ -95,10 +95,8 @@ fn describe(keys: &Keys<'_>, vocabulary: usize, tied: bool) -> Read<Map<String, 
         "mlp_bias": false,
     });
     keys.finish(|_, _| false)?;
-    match configuration {
-        Json::Object(map) => Ok(map),
-        _ => Ok(Map::new()),
-    }
+    let map = configuration.as_object().into_iter().flatten();
+    Ok(map.filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect())
 }
 
 /// llama.cpp's `none` and `linear`; the rest is refused.

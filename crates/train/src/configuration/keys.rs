@@ -134,12 +134,6 @@ impl<'a> Keys<'a> {
             Some((key, _)) => self.refuse(key, "this trainer does not know what it asks for"),
         }
     }
-
-    /// Keys that were read.
-    #[cfg(test)]
-    pub fn used(&self) -> BTreeSet<String> {
-        self.used.borrow().iter().map(|key| (*key).to_owned()).collect()
-    }
 }
 
 /// A value in a message: long ones are cut.

@@ -1,19 +1,12 @@
 //! The first run: build both programs for this machine and fine-tune the example.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 /// Builds in release and runs `het run examples/finetune.yaml` with further arguments.
 pub fn run(arguments: Vec<String>) -> Result<()> {
-    let mut build = vec!["build", "--release", "--package", "het-cli", "--package", "het-train"];
-    let features = drivers().join(",");
-    if !features.is_empty() {
-        println!("building drivers for this machine: {features}");
-        build.extend(["--features", features.as_str()]);
-    }
-    cargo(&build)?;
+    cargo(&["build", "--release", "--package", "het-cli", "--package", "het-train"])?;
     let het = crate::target().join("release/het");
     let status = Command::new(&het)
         .args(["run", "examples/finetune.yaml"])
@@ -25,12 +18,6 @@ pub fn run(arguments: Vec<String>) -> Result<()> {
         bail!("the example ended with {status}");
     }
     Ok(())
-}
-
-/// Features of `het-train` that this machine has devices for.
-fn drivers() -> Vec<&'static str> {
-    let nvidia = Path::new("/proc/driver/nvidia/version").exists();
-    if nvidia { vec!["het-train/cuda"] } else { Vec::new() }
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {

@@ -44,6 +44,11 @@ impl Batch {
         self.bounds.len() - 1
     }
 
+    /// Tokens of the longest sequence.
+    pub fn longest(&self) -> usize {
+        self.bounds.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+    }
+
     /// Refuses tokens that the vocabulary does not have.
     pub fn check_vocabulary(&self, vocabulary: usize) -> Result<()> {
         match self.tokens.iter().find(|&&token| token as usize >= vocabulary) {

@@ -83,11 +83,11 @@ pub fn load(path: &Path, run: &Json, adapter: &mut Adapter, moments: &mut AdamW)
     }
     let tensors = TensorFile::open(&path.join(TENSORS_FILE))?;
     for (name, shape, place) in adapter.tensors().collect::<Vec<_>>() {
-        adapter.values[place].copy_from_slice(&tensors.get(&name, shape[0] * shape[1])?);
+        adapter.values[place].copy_from_slice(&tensors.get(&name, &shape)?);
     }
     let tensors = TensorFile::open(&path.join(MOMENTS_FILE))?;
-    moments.first = tensors.get("first", moments.first.len())?;
-    moments.second = tensors.get("second", moments.second.len())?;
+    moments.first = tensors.get("first", &[moments.first.len()])?;
+    moments.second = tensors.get("second", &[moments.second.len()])?;
     Ok(state)
 }
 

@@ -9,13 +9,8 @@ use std::sync::Arc;
 /// The driver of the processor's cores.
 pub const CPU: &str = "cpu";
 
-/// Every driver this trainer knows, and whether this binary has it.
-pub const KNOWN: [(&str, bool); 4] = [
-    (CPU, true),
-    ("flex", cfg!(feature = "flex")),
-    ("vulkan", cfg!(feature = "vulkan")),
-    ("cuda", cfg!(feature = "cuda")),
-];
+/// Every driver this trainer has.
+pub const KNOWN: [&str; 1] = [CPU];
 
 /// One entry of `HET_DEVICES`.
 #[derive(Debug, Deserialize)]
@@ -27,34 +22,38 @@ struct GivenDevice {
 /// Resolves `auto` to the driver of the first device that the scheduler gave, else `cpu`.
 pub fn resolve(wanted: &str, devices: Option<&str>) -> Result<String> {
     let name = match (wanted, devices) {
-        ("auto", None | Some("")) => "cpu".to_owned(),
+        ("auto", None | Some("")) => CPU.to_owned(),
         ("auto", Some(json)) => {
             let given: Vec<GivenDevice> = serde_json::from_str(json).map_err(|error| {
                 let what = format!("`HET_DEVICES` is not a list of devices: {error}");
                 Error::Usage { what, hint: "unset `HET_DEVICES`, or pass `--driver cpu`" }
             })?;
             let first = given.into_iter().next();
-            first.and_then(|device| device.driver.or(device.kind)).unwrap_or_else(|| "cpu".into())
+            first.and_then(|device| device.driver.or(device.kind)).unwrap_or_else(|| CPU.into())
         }
         (name, _) => name.to_owned(),
     };
-    match KNOWN.iter().find(|(known, _)| *known == name) {
-        Some((_, true)) => Ok(name),
-        Some((_, false)) => Err(Error::DriverMissing { driver: name }),
-        None => Err(Error::Usage {
-            what: format!("the trainer has no driver `{name}`"),
-            hint: "use `cpu`, `flex`, `vulkan` or `cuda`, or run another program in the job",
-        }),
+    if KNOWN.contains(&name.as_str()) {
+        return Ok(name);
     }
+    Err(Error::Usage {
+        what: format!("the trainer has no driver `{name}`"),
+        hint: "use `--driver cpu`, or run another program in the job",
+    })
+}
+
+/// As [`resolve`], for the devices in this process's environment.
+pub fn chosen(wanted: &str) -> Result<String> {
+    resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
 }
 
 /// Starts a driver that [`resolve`] accepted.
 pub fn start(name: &str, weights: &Arc<Weights>) -> Result<Box<dyn Driver>> {
     match name {
-        "cpu" => Ok(Box::new(crate::cpu::Cpu::new(weights.clone()))),
-        #[cfg(any(feature = "flex", feature = "vulkan", feature = "cuda"))]
-        other => crate::burn_driver::start(other, weights),
-        #[cfg(not(any(feature = "flex", feature = "vulkan", feature = "cuda")))]
-        other => Err(Error::DriverMissing { driver: other.to_owned() }),
+        CPU => Ok(Box::new(crate::cpu::Cpu::new(weights.clone()))),
+        other => {
+            let what = "this trainer does not have it".to_owned();
+            Err(Error::DriverFailed { driver: other.to_owned(), what })
+        }
     }
 }

@@ -21,10 +21,18 @@ pub enum Error {
     Truncated { path: PathBuf, expected: u64, found: u64 },
     #[error("`{}` is not usable as weights: {what}", path.display())]
     Weights { path: PathBuf, what: String },
+    #[error("`{}` asks for what this trainer does not do: {refusal}", path.display())]
+    Configuration {
+        path: PathBuf,
+        #[source]
+        refusal: crate::configuration::keys::Refusal,
+    },
     #[error("`{}` is not usable as an adapter: {what}", path.display())]
     Adapter { path: PathBuf, what: String },
     #[error("cannot read the corpus `{}`: {what}", path.display())]
     Corpus { path: PathBuf, what: String },
+    #[error("cannot score line {number} of `{}`: {what}", path.display())]
+    ScoreLine { path: PathBuf, number: usize, what: String },
     #[error("cannot use the tokens in `{}`: {what}", path.display())]
     Tokens { path: PathBuf, what: String },
     #[error("the tokenizer cannot be used: {0}")]
@@ -43,8 +51,6 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    #[error("this binary was built without the `{driver}` driver")]
-    DriverMissing { driver: String },
     #[error("the `{driver}` driver does not start here: {what}")]
     DriverFailed { driver: String, what: String },
     #[error("{what}")]
@@ -71,12 +77,19 @@ impl Error {
                 "use `--weights smollm2-135m`, a Llama `.gguf`, or a Hugging Face directory with \
                  config.json, model.safetensors and tokenizer.json"
             }
+            Error::Configuration { .. } => {
+                "use a model without it, or train this one with another program (`run:` in a job \
+                 file takes any)"
+            }
             Error::Adapter { .. } => {
                 "pass the directory that `het-train finetune --output` wrote for these weights"
             }
             Error::Corpus { .. } => {
                 "pass a UTF-8 text file, or a directory with train.jsonl and heldout.jsonl as \
                  `het-train dataset` writes them"
+            }
+            Error::ScoreLine { .. } => {
+                r#"write each line as {"text": …} or {"tokens": […]}, and split what is too long"#
             }
             Error::Tokens { .. } => "run `het-train tokenize` again with the same `--weights`",
             Error::Tokenizer(_) => "pass weights that carry a byte-level BPE tokenizer",
@@ -87,12 +100,6 @@ impl Error {
             }
             Error::Checkpoint { .. } => "resume from an older checkpoint beside it",
             Error::CheckpointWrite { source, .. } => return source.hint(),
-            Error::DriverMissing { driver } => {
-                return Some(format!(
-                    "rebuild with `cargo build --release -p het-train --features {driver}`, or \
-                     use `--driver cpu`"
-                ));
-            }
             Error::DriverFailed { .. } => "see `het-train drivers`, or use `--driver cpu`",
             Error::Diverged { .. } => "lower `--lr` and start again from the last checkpoint",
         };

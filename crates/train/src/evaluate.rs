@@ -1,8 +1,8 @@
 //! Held-out loss, and how many generated job files the real parser accepts.
 
 use crate::batch::{Batch, Sequence};
-use crate::cpu::forward::Model;
 use crate::cpu::generate::generate;
+use crate::cpu::model::Model;
 use crate::dataset::Example;
 use crate::driver::Driver;
 use crate::error::Result;
@@ -67,7 +67,7 @@ pub struct Sample {
 
 /// Generates a job file for every example and judges it.
 pub fn samples(
-    model: &Model,
+    model: &mut Model,
     tokenizer: &Tokenizer,
     examples: &[Example],
     new_max: usize,

@@ -3,9 +3,9 @@
 //! What a step does follows from its number and the seed alone, so a resumed run writes the same
 //! bytes as one that was never stopped.
 
+use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
 use crate::checkpoint::{self, State};
-use crate::config::Config;
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::lora::Adapter;
@@ -65,7 +65,7 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 pub fn run(
     settings: &Settings,
     places: &Places,
-    config: &Config,
+    architecture: &Architecture,
     data: &[Sequence],
     driver: &mut dyn Driver,
     notice: &Notice,
@@ -73,7 +73,7 @@ pub fn run(
     say: Say<'_>,
 ) -> Result<Outcome> {
     check(settings)?;
-    let mut trainer = Trainer::start(settings, places, config, data)?;
+    let mut trainer = Trainer::start(settings, places, architecture, data)?;
     if trainer.state.step > 0 {
         say(&format!("resumed at step {}", trainer.state.step));
         progress.message(&format!("resumed at step {}", trainer.state.step));
@@ -155,10 +155,11 @@ impl<'a> Trainer<'a> {
     fn start(
         settings: &'a Settings,
         places: &Places,
-        config: &Config,
+        architecture: &Architecture,
         data: &'a [Sequence],
     ) -> Result<Self> {
-        let mut adapter = Adapter::random(config, settings.rank, settings.alpha, settings.seed);
+        let Settings { rank, alpha, seed, .. } = *settings;
+        let mut adapter = Adapter::random(architecture, rank, alpha, seed);
         let length = adapter.values.len();
         let mut moments = AdamW::new(length);
         let run = identity(settings, places);

@@ -1,96 +1,123 @@
-//! Weights in Hugging Face's layout: `config.json`, `model.safetensors`, `tokenizer.json`.
+//! Weights in Hugging Face's layout: `config.json`, safetensors in one file or several, and
+//! `tokenizer.json`.
 
-use crate::config::Config;
+use crate::architecture::Architecture;
+use crate::configuration;
 use crate::error::{Error, IoContext, Result, bad_weights};
 use safetensors::{Dtype, SafeTensors};
-use serde::Deserialize;
-use std::collections::BTreeSet;
+use serde_json::{Map, Value as Json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
 
 #[derive(Debug)]
 pub struct Hub {
     directory: PathBuf,
-}
-
-/// The fields of `config.json` that decide the shape of a Llama.
-#[derive(Debug, Deserialize)]
-struct HubConfig {
-    model_type: String,
-    num_hidden_layers: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    vocab_size: usize,
-    max_position_embeddings: usize,
-    rope_theta: Option<f32>,
-    rope_parameters: Option<RopeParameters>,
-    rms_norm_eps: f32,
-    #[serde(default)]
-    tie_word_embeddings: bool,
-}
-
-/// Where newer writers keep `rope_theta`.
-#[derive(Debug, Deserialize)]
-struct RopeParameters {
-    rope_theta: Option<f32>,
+    files: Vec<PathBuf>,
 }
 
 impl Hub {
     pub fn open(directory: &Path) -> Result<Self> {
-        for name in ["config.json", "model.safetensors", "tokenizer.json"] {
-            if !directory.join(name).is_file() {
-                return Err(bad_weights(directory, format!("it has no `{name}`")));
-            }
+        if !directory.join("config.json").is_file() {
+            return Err(bad_weights(directory, "it has no `config.json`"));
         }
-        Ok(Self { directory: directory.to_owned() })
+        let files = if directory.join(SINGLE).is_file() {
+            vec![directory.join(SINGLE)]
+        } else if directory.join(INDEX).is_file() {
+            shards(directory)?
+        } else {
+            return Err(bad_weights(directory, format!("it has no `{SINGLE}`, nor a `{INDEX}`")));
+        };
+        Ok(Self { directory: directory.to_owned(), files })
     }
 
     pub fn path(&self) -> &Path {
         &self.directory
     }
 
-    pub fn tensors_path(&self) -> PathBuf {
-        self.directory.join("model.safetensors")
+    /// The files that hold the matrices.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     pub fn tokenizer_path(&self) -> PathBuf {
         self.directory.join("tokenizer.json")
     }
 
-    pub fn config(&self) -> Result<Config> {
+    /// What `config.json` describes, and all that it says.
+    pub fn architecture(&self) -> Result<(Architecture, Map<String, Json>)> {
         let path = self.directory.join("config.json");
-        let text = std::fs::read_to_string(&path).at("read", &path)?;
-        let hub: HubConfig =
-            serde_json::from_str(&text).map_err(|error| bad_weights(&path, error))?;
-        if hub.model_type != "llama" || !hub.tie_word_embeddings {
-            return Err(bad_weights(&path, "only `llama` models with tied embeddings are known"));
-        }
-        let theta = hub.rope_theta.or(hub.rope_parameters.and_then(|rope| rope.rope_theta));
-        let heads = hub.num_attention_heads.max(1);
-        Ok(Config {
-            layers: hub.num_hidden_layers,
-            hidden: hub.hidden_size,
-            feed_forward: hub.intermediate_size,
-            heads,
-            kv_heads: hub.num_key_value_heads.unwrap_or(heads),
-            head_size: hub.head_dim.unwrap_or(hub.hidden_size / heads),
-            vocabulary: hub.vocab_size,
-            positions_max: hub.max_position_embeddings,
-            rope_theta: theta.unwrap_or(10_000.0),
-            norm_epsilon: hub.rms_norm_eps,
-        })
+        let map: Map<String, Json> = json_file(&path)?;
+        let read = configuration::hub::read(&map);
+        let architecture = read.map_err(|refusal| Error::Configuration { path, refusal })?;
+        Ok((architecture, map))
     }
 
-    pub fn tensors(&self) -> Result<TensorFile> {
-        TensorFile::open(&self.tensors_path())
+    pub fn tensors(&self) -> Result<TensorFiles> {
+        let files: Result<Vec<_>> = self.files.iter().map(|path| TensorFile::open(path)).collect();
+        Ok(TensorFiles { files: files? })
+    }
+}
+
+fn json_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).at("read", path)?;
+    serde_json::from_str(&text).map_err(|error| bad_weights(path, error))
+}
+
+/// The files that an index names, each beside it.
+fn shards(directory: &Path) -> Result<Vec<PathBuf>> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let path = directory.join(INDEX);
+    let index: Index = json_file(&path)?;
+    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    let beside = |name: &String| Path::new(name).file_name() == Some(name.as_ref());
+    if let Some(name) = names.iter().find(|name| !beside(name)) {
+        return Err(bad_weights(&path, format!("`{name}` is not the name of a file beside it")));
+    }
+    if names.is_empty() {
+        return Err(bad_weights(&path, "it names no files"));
+    }
+    Ok(names.into_iter().map(|name| directory.join(name)).collect())
+}
+
+/// The files of one model.
+#[derive(Debug)]
+pub struct TensorFiles {
+    files: Vec<TensorFile>,
+}
+
+impl TensorFiles {
+    /// The file of every tensor, by its name.
+    pub fn names(&self) -> BTreeMap<String, usize> {
+        let names = |file: &TensorFile| -> Vec<String> {
+            let parsed = file.parse().ok();
+            parsed.iter().flat_map(|parsed| parsed.names()).map(str::to_owned).collect()
+        };
+        let files = self.files.iter().enumerate();
+        files.flat_map(|(index, file)| names(file).into_iter().map(move |n| (n, index))).collect()
     }
 
+    /// A tensor as f32, after checking its shape.
+    pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let has = |file: &&TensorFile| file.parse().is_ok_and(|file| file.tensor(name).is_ok());
+        // The first one says what is missing.
+        self.files.iter().find(has).unwrap_or(&self.files[0]).get(name, shape)
+    }
+
+    /// Element types of all tensors, in lower case.
     pub fn formats(&self) -> Result<BTreeSet<String>> {
-        let file = self.tensors()?;
-        let parsed = file.parse()?;
-        Ok(parsed.iter().map(|(_, view)| format!("{:?}", view.dtype()).to_lowercase()).collect())
+        let mut formats = BTreeSet::new();
+        for file in &self.files {
+            let parsed = file.parse()?;
+            let types = parsed.iter().map(|(_, view)| format!("{:?}", view.dtype()));
+            formats.extend(types.map(|name| name.to_lowercase()));
+        }
+        Ok(formats)
     }
 }
 
@@ -137,15 +164,14 @@ impl TensorFile {
         SafeTensors::deserialize(&self.bytes).map_err(|error| bad_weights(&self.path, error))
     }
 
-    /// A tensor as f32, after checking that it has `values` of them.
-    pub fn get(&self, name: &str, values: usize) -> Result<Vec<f32>> {
+    /// A tensor as f32, after checking its shape.
+    pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let parsed = self.parse()?;
         let view = parsed
             .tensor(name)
             .map_err(|_| bad_weights(&self.path, format!("it has no `{name}`")))?;
-        let found: usize = view.shape().iter().product();
-        if found != values {
-            let what = format!("`{name}` holds {found} values, expected {values}");
+        if view.shape() != shape {
+            let what = format!("`{name}` has shape {:?}, expected {shape:?}", view.shape());
             return Err(bad_weights(&self.path, what));
         }
         let pairs = || view.data().chunks_exact(2).map(|b| [b[0], b[1]]);

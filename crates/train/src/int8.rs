@@ -3,18 +3,19 @@
 //! The arithmetic stays in f32, so what an evaluation with these weights shows is the accuracy that
 //! int8 storage costs, not the speed of int8 arithmetic.
 
-use crate::weights::Weights;
+use crate::weights::Parameters;
 use rayon::prelude::*;
 
 const BLOCK: usize = 32;
 
 /// Replaces every matrix by the nearest values that int8 blocks can hold.
-pub fn round_weights(weights: &mut Weights) {
-    let embedding: &mut Vec<f32> = std::sync::Arc::make_mut(&mut weights.embedding);
-    round(embedding);
+pub fn round_weights(weights: &mut Parameters) {
+    let outer = std::sync::Arc::make_mut(&mut weights.outer);
+    round(&mut outer.embedding);
+    round(&mut outer.head);
     weights.layers.par_iter_mut().for_each(|layer| {
-        for matrix in [&mut layer.qkv, &mut layer.output, &mut layer.gate_up, &mut layer.down] {
-            round(matrix);
+        for pair in [&mut layer.qkv, &mut layer.output, &mut layer.up, &mut layer.down] {
+            round(&mut pair.weight);
         }
     });
 }

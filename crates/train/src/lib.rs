@@ -1,20 +1,21 @@
-//! `het-train`, the built-in trainer: LoRA fine-tuning of small Llamas on this machine's devices.
+//! `het-train`, the built-in trainer: LoRA fine-tuning of small language models on this machine.
 //!
 //! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and
-//! [`tokens`] turn text into numbers; [`weights`] holds the frozen model and [`lora`] what is
-//! trained on it; a [`driver`], one of [`drivers`], computes losses and gradients ([`cpu`] by hand,
-//! others through Burn); [`finetune`] drives the [`optimiser`] and writes [`checkpoint`]s;
-//! [`evaluate`] judges and [`export`] hands over. [`progress`], [`notice`] and [`warm`] are all it
-//! knows of the scheduler.
+//! [`tokens`] turn text into numbers; [`configuration`] reads every key of a model's description
+//! into an [`architecture`]; [`weights`] holds the frozen values under their [`names`], and
+//! [`lora`] what is trained on them; a [`driver`], one of [`drivers`], computes losses and
+//! gradients ([`cpu`], which composes [`blocks`] as the architecture says); [`finetune`] drives the
+//! [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] and [`score`] judge and [`export`] hands
+//! over. [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 
+pub mod architecture;
 pub mod batch;
-#[cfg(any(feature = "flex", feature = "vulkan", feature = "cuda"))]
-pub mod burn_driver;
+pub mod blocks;
 pub mod checkpoint;
 pub mod cli;
-pub mod config;
+pub mod configuration;
 pub mod cpu;
 pub mod dataset;
 pub mod digest;
@@ -29,10 +30,12 @@ pub mod gguf;
 pub mod hub;
 pub mod int8;
 pub mod lora;
+pub mod names;
 pub mod notice;
 pub mod optimiser;
 pub mod progress;
 pub mod saves;
+pub mod score;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;

@@ -3,10 +3,12 @@
 //! Every linear layer of attention and MLP has `A [rank, in]` and `B [out, rank]`. Matrices `A`
 //! that read the same input lie side by side, so one product serves them all.
 
-use crate::config::Config;
+use crate::architecture::{Architecture, Family};
+use crate::blocks::linear::{LowRank, Update};
 use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};
-use crate::weights::{Layer, Part, Weights};
+use crate::names::{Kind, Name, Part, Piece, Site, pieces};
+use crate::weights::{Layer, Parameters};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use rand_chacha::ChaCha8Rng;
@@ -26,6 +28,7 @@ pub struct Adapter {
     pub rank: usize,
     pub alpha: f32,
     pub values: Vec<f32>,
+    family: Family,
     layers: Vec<[Group; 4]>,
 }
 
@@ -33,6 +36,7 @@ pub struct Adapter {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     pub inputs: usize,
+    pub part: Part,
     /// All `A` of the group, one below the other.
     pub a: Range<usize>,
     pub slots: Vec<Slot>,
@@ -41,7 +45,7 @@ pub struct Group {
 /// One adapted matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slot {
-    pub part: Part,
+    pub piece: Piece,
     pub outputs: usize,
     /// Its first row in the layer's joined matrix.
     pub first_row: usize,
@@ -51,15 +55,16 @@ pub struct Slot {
 
 impl Adapter {
     /// All zeros, which changes nothing.
-    pub fn zeros(config: &Config, rank: usize, alpha: f32) -> Self {
+    pub fn zeros(architecture: &Architecture, rank: usize, alpha: f32) -> Self {
         let mut next = 0;
-        let layers: Vec<_> = (0..config.layers).map(|_| layout(config, rank, &mut next)).collect();
-        Self { rank, alpha, values: vec![0.0; next], layers }
+        let count = architecture.layers.len();
+        let layers = (0..count).map(|_| layout(architecture, rank, &mut next)).collect();
+        Self { rank, alpha, values: vec![0.0; next], family: architecture.family, layers }
     }
 
     /// `A` uniform in ±1/√in as PEFT draws it, `B` zero.
-    pub fn random(config: &Config, rank: usize, alpha: f32, seed: u64) -> Self {
-        let mut adapter = Self::zeros(config, rank, alpha);
+    pub fn random(architecture: &Architecture, rank: usize, alpha: f32, seed: u64) -> Self {
+        let mut adapter = Self::zeros(architecture, rank, alpha);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         for group in adapter.layers.iter().flatten() {
             let bound = 1.0 / (group.inputs as f32).sqrt();
@@ -80,8 +85,32 @@ impl Adapter {
         self.layers[layer].each_ref()
     }
 
-    pub fn layers(&self) -> usize {
-        self.layers.len()
+    /// The groups of one layer as updates of its matrices: those of `qkv`, `output`, `up` and
+    /// `down`. `gradient` is laid out as the values.
+    pub fn low_rank<'a>(&'a self, layer: usize, gradient: &'a mut [f32]) -> [LowRank<'a>; 4] {
+        let mut rest = gradient;
+        let mut next = 0;
+        let mut take = |range: &Range<usize>| {
+            let (_, after) = std::mem::take(&mut rest).split_at_mut(range.start - next);
+            let (own, after) = after.split_at_mut(range.len());
+            (rest, next) = (after, range.end);
+            own
+        };
+        self.groups(layer).map(|group| LowRank {
+            rank: self.rank,
+            scale: self.scale(),
+            a: &self.values[group.a.clone()],
+            a_gradient: take(&group.a),
+            updates: group
+                .slots
+                .iter()
+                .map(|slot| Update {
+                    first_row: slot.first_row,
+                    b: &self.values[slot.b.clone()],
+                    b_gradient: take(&slot.b),
+                })
+                .collect(),
+        })
     }
 
     /// PEFT's name, shape and place of every tensor.
@@ -89,7 +118,7 @@ impl Adapter {
         self.layers.iter().enumerate().flat_map(move |(layer, groups)| {
             groups.iter().flat_map(move |group| {
                 group.slots.iter().flat_map(move |slot| {
-                    let name = peft_name(layer, slot.part);
+                    let name = self.peft_name(layer, group.part, slot.piece);
                     [
                         (
                             format!("{name}.lora_A.weight"),
@@ -109,11 +138,10 @@ impl Adapter {
 
     /// `merged = base + scale B A` for one layer.
     pub fn merge_layer(&self, index: usize, base: &Layer, merged: &mut Layer) {
-        let [qkv, output, gate_up, down] = self.groups(index);
-        self.merge_group(qkv, &base.qkv, &mut merged.qkv);
-        self.merge_group(output, &base.output, &mut merged.output);
-        self.merge_group(gate_up, &base.gate_up, &mut merged.gate_up);
-        self.merge_group(down, &base.down, &mut merged.down);
+        for group in self.groups(index) {
+            let base = &base.part(group.part).weight;
+            self.merge_group(group, base, &mut merged.part_mut(group.part).weight);
+        }
     }
 
     fn merge_group(&self, group: &Group, base: &[f32], merged: &mut [f32]) {
@@ -130,14 +158,10 @@ impl Adapter {
     }
 
     /// The weights with this adapter worked in.
-    pub fn merged(&self, base: &Weights) -> Weights {
+    pub fn merged(&self, base: &Parameters) -> Parameters {
         let mut merged = base.clone();
-        merged
-            .layers
-            .par_iter_mut()
-            .zip(&base.layers)
-            .enumerate()
-            .for_each(|(index, (merged, base))| self.merge_layer(index, base, merged));
+        let layers = merged.layers.par_iter_mut().zip(&base.layers).enumerate();
+        layers.for_each(|(index, (merged, base))| self.merge_layer(index, base, merged));
         merged
     }
 
@@ -161,61 +185,109 @@ impl Adapter {
         json!({
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base_model,
             "r": self.rank, "lora_alpha": self.alpha, "lora_dropout": 0.0, "bias": "none",
-            "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true,
-            "modules_to_save": null,
-            "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
-                               "down_proj"],
+            "fan_in_fan_out": self.family == Family::Gpt2, "inference_mode": true,
+            "init_lora_weights": true, "modules_to_save": null,
+            "target_modules": self.target_modules(),
         })
     }
 
+    /// The last words of the adapted matrices' names.
+    fn target_modules(&self) -> Vec<String> {
+        let groups = self.layers.first().into_iter().flatten();
+        let names = groups.flat_map(|group| {
+            group.slots.iter().map(|slot| self.peft_name(0, group.part, slot.piece))
+        });
+        let mut words: Vec<String> = Vec::new();
+        for name in names {
+            let word = name.rsplit('.').next().unwrap_or(&name).to_owned();
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+        words
+    }
+
+    fn peft_name(&self, layer: usize, part: Part, piece: Piece) -> String {
+        let name = Name { site: Site::Layer(layer, part), piece, kind: Kind::Weight };
+        format!("base_model.model.{}", name.hub_module(self.family))
+    }
+
     /// Reads a directory as `finetune` or PEFT writes it, for weights of this shape.
-    pub fn open(directory: &Path, config: &Config) -> Result<Self> {
+    pub fn open(directory: &Path, architecture: &Architecture) -> Result<Self> {
         let path = directory.join(CONFIG_FILE);
         let wrong = |what: String| Error::Adapter { path: directory.to_owned(), what };
         let text = std::fs::read_to_string(&path).at("read", &path)?;
         let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if let Some(key) = unknown(&json) {
+            return Err(wrong(format!("`{key}` is {}, which is not known here", json[key])));
+        }
         let rank = json["r"].as_u64().filter(|&rank| rank > 0);
         let rank = rank.ok_or_else(|| wrong("it has no rank `r`".into()))? as usize;
         let alpha = json["lora_alpha"].as_f64();
         let alpha = alpha.ok_or_else(|| wrong("it has no `lora_alpha`".into()))? as f32;
-        let mut adapter = Self::zeros(config, rank, alpha);
+        let mut adapter = Self::zeros(architecture, rank, alpha);
         let file = TensorFile::open(&directory.join(TENSORS_FILE))?;
         let places: Vec<_> = adapter.tensors().collect();
         for (name, shape, place) in places {
-            let tensor = file.get(&name, shape[0] * shape[1])?;
+            let tensor = file.get(&name, &shape)?;
             adapter.values[place].copy_from_slice(&tensor);
         }
         Ok(adapter)
     }
 }
 
-fn peft_name(layer: usize, part: Part) -> String {
-    let hub = crate::weights::Name::Layer(layer, part).hub_name();
-    format!("base_model.model.{}", hub.trim_end_matches(".weight"))
+/// The first key by which PEFT would compute something else than [`Adapter::merged`] does.
+fn unknown(json: &Json) -> Option<&'static str> {
+    const OFF: [&str; 11] = [
+        "use_dora",
+        "use_rslora",
+        "rank_pattern",
+        "alpha_pattern",
+        "modules_to_save",
+        "layers_to_transform",
+        "layers_pattern",
+        "layer_replication",
+        "lora_bias",
+        "target_parameters",
+        "trainable_token_indices",
+    ];
+    let is_off = |value: &Json| match value {
+        Json::Null | Json::Bool(false) => true,
+        Json::Array(items) => items.is_empty(),
+        Json::Object(items) => items.is_empty(),
+        _ => false,
+    };
+    let says = |key: &str, expected: &str| json[key].as_str().is_none_or(|text| text == expected);
+    if !says("peft_type", "LORA") {
+        return Some("peft_type");
+    }
+    if !says("bias", "none") {
+        return Some("bias");
+    }
+    OFF.into_iter().find(|&key| !is_off(&json[key]))
 }
 
-fn layout(config: &Config, rank: usize, next: &mut usize) -> [Group; 4] {
-    let (hidden, q, kv) = (config.hidden, config.q_width(), config.kv_width());
-    let wide = config.feed_forward;
-    let mut group = |inputs: usize, parts: &[(Part, usize)]| {
+fn layout(architecture: &Architecture, rank: usize, next: &mut usize) -> [Group; 4] {
+    let mut group = |part: Part, inputs: usize| {
+        let pieces = pieces(architecture, part);
         let mut take = |length: usize| {
             *next += length;
             *next - length..*next
         };
-        let lower: Vec<_> = parts.iter().map(|_| take(rank * inputs)).collect();
+        let lower: Vec<_> = pieces.iter().map(|_| take(rank * inputs)).collect();
         let a = lower[0].start..lower[lower.len() - 1].end;
         let mut first_row = 0;
-        let slots = parts.iter().zip(lower).map(|(&(part, outputs), a)| {
-            let slot = Slot { part, outputs, first_row, a, b: take(outputs * rank) };
+        let slots = pieces.into_iter().zip(lower).map(|((piece, outputs), a)| {
+            let slot = Slot { piece, outputs, first_row, a, b: take(outputs * rank) };
             first_row += outputs;
             slot
         });
-        Group { inputs, a, slots: slots.collect() }
+        Group { inputs, part, a, slots: slots.collect() }
     };
     [
-        group(hidden, &[(Part::Query, q), (Part::Key, kv), (Part::Value, kv)]),
-        group(q, &[(Part::Output, hidden)]),
-        group(hidden, &[(Part::Gate, wide), (Part::Up, wide)]),
-        group(wide, &[(Part::Down, hidden)]),
+        group(Part::Qkv, architecture.hidden),
+        group(Part::Output, architecture.attention.q_width()),
+        group(Part::Up, architecture.hidden),
+        group(Part::Down, architecture.mlp.feed_forward),
     ]
 }

@@ -19,7 +19,8 @@ const CONTROL: i32 = 3;
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    end: u32,
+    /// The token that ends a turn, where there are turns.
+    end: Option<u32>,
     json: Vec<u8>,
 }
 
@@ -37,13 +38,9 @@ impl Tokenizer {
 
     pub fn from_json(json: Vec<u8>) -> Result<Self> {
         let inner = tokenizers::Tokenizer::from_bytes(&json).map_err(broken)?;
-        let special = |token: &str| {
-            inner
-                .token_to_id(token)
-                .ok_or_else(|| Error::Tokenizer(format!("it has no `{token}` token")))
-        };
-        special(START)?;
-        Ok(Self { end: special(END)?, inner, json })
+        let has_turns = inner.token_to_id(START).is_some();
+        let end = inner.token_to_id(END).filter(|_| has_turns);
+        Ok(Self { end, inner, json })
     }
 
     /// The description this tokenizer was read from, as `tokenizer.json` holds it.
@@ -56,9 +53,14 @@ impl Tokenizer {
         Sha256::digest(&self.json).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The token that ends a turn.
-    pub fn end(&self) -> u32 {
+    /// The token that ends a turn, where this tokenizer has one.
+    pub fn end(&self) -> Option<u32> {
         self.end
+    }
+
+    fn turn_end(&self) -> Result<u32> {
+        let lacks = || Error::Tokenizer(format!("it has no `{START}` and `{END}` tokens"));
+        self.end.ok_or_else(lacks)
     }
 
     pub fn vocabulary(&self) -> usize {
@@ -69,6 +71,11 @@ impl Tokenizer {
         Ok(self.inner.encode_fast(text, false).map_err(broken)?.get_ids().to_vec())
     }
 
+    /// As [`Tokenizer::encode`], with the tokens that the tokenizer itself puts around a text.
+    pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.inner.encode_fast(text, true).map_err(broken)?.get_ids().to_vec())
+    }
+
     /// Text of the tokens; special ones are left out.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         self.inner.decode(tokens, true).map_err(broken)
@@ -76,6 +83,7 @@ impl Tokenizer {
 
     /// Everything up to the point where the answer begins.
     pub fn prompt(&self, request: &str) -> Result<Vec<u32>> {
+        self.turn_end()?;
         self.encode(&format!(
             "{START}system\n{SYSTEM}{END}\n{START}user\n{request}{END}\n{START}assistant\n"
         ))
@@ -84,7 +92,7 @@ impl Tokenizer {
     /// The answer and the token that ends it.
     pub fn answer(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = self.encode(text)?;
-        tokens.push(self.end);
+        tokens.push(self.turn_end()?);
         Ok(tokens)
     }
 }

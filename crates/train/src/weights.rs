@@ -1,39 +1,221 @@
-//! Frozen base weights: a Llama's shape and matrices in f32, from GGUF or from Hugging Face files.
+//! The values of a model in f32, laid out for the blocks, and where they come from.
 //!
 //! Matrices are row-major `[out, in]` in Hugging Face's row order. Projections that read the same
-//! input lie in one matrix (`qkv`, `gate_up`), so that one product serves them all.
+//! input lie in one matrix, so that one product serves them all.
 
-use crate::config::Config;
+use crate::architecture::{Architecture, Family};
+use crate::blocks::linear::Linear;
+use crate::blocks::norm;
+use crate::configuration;
 use crate::digest::sha256_file;
-use crate::error::{Error, Result, bad_weights};
-use crate::gguf::{Gguf, Value};
+use crate::error::{Result, bad_weights};
+use crate::gguf::Gguf;
 use crate::hub::Hub;
+use crate::names::{Buffer, Kind, Name, Part, Piece, Site, Tensor, buffers};
 use rayon::prelude::*;
-use std::collections::BTreeSet;
+use serde_json::{Map, Value as Json};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[derive(Debug, Clone)]
+/// A matrix and, where it has one, its bias; or a norm's weight and bias.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pair {
+    pub weight: Vec<f32>,
+    /// Empty where there is none.
+    pub bias: Vec<f32>,
+}
+
+/// What lies before and after the layers; empty where a model has none of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outer {
+    /// `[vocabulary, hidden]`
+    pub embedding: Vec<f32>,
+    /// `[positions, hidden]`
+    pub positions: Vec<f32>,
+    pub norm: Pair,
+    /// `[vocabulary, hidden]`; empty where the embedding serves
+    pub head: Vec<f32>,
+}
+
+/// One layer; what the model does not have is empty.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Layer {
-    pub attention_norm: Vec<f32>,
+    pub attention_norm: Pair,
     /// `[q_width + 2 kv_width, hidden]`
-    pub qkv: Vec<f32>,
+    pub qkv: Pair,
+    /// `[head_size]`
+    pub query_norm: Pair,
+    /// `[head_size]`
+    pub key_norm: Pair,
     /// `[hidden, q_width]`
-    pub output: Vec<f32>,
-    pub mlp_norm: Vec<f32>,
-    /// `[2 feed_forward, hidden]`
-    pub gate_up: Vec<f32>,
+    pub output: Pair,
+    pub attention_post_norm: Pair,
+    pub mlp_norm: Pair,
+    /// Gates and ups, or ups alone: `[up_width, hidden]`
+    pub up: Pair,
     /// `[hidden, feed_forward]`
-    pub down: Vec<f32>,
+    pub down: Pair,
+    pub mlp_post_norm: Pair,
+}
+
+/// The values of a model, or gradients of all of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    pub outer: Arc<Outer>,
+    pub layers: Vec<Layer>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Weights {
-    pub config: Config,
-    /// `[vocabulary, hidden]`, also the language-model head
-    pub embedding: Arc<Vec<f32>>,
-    pub layers: Vec<Layer>,
-    pub norm: Arc<Vec<f32>>,
+    pub architecture: Architecture,
+    pub parameters: Parameters,
+    /// The `config.json` that describes them; none where they came in a way that none describes.
+    pub configuration: Option<Map<String, Json>>,
+}
+
+impl Pair {
+    fn of(&mut self, kind: Kind) -> &mut Vec<f32> {
+        match kind {
+            Kind::Weight => &mut self.weight,
+            Kind::Bias => &mut self.bias,
+        }
+    }
+
+    fn get(&self, kind: Kind) -> &[f32] {
+        match kind {
+            Kind::Weight => &self.weight,
+            Kind::Bias => &self.bias,
+        }
+    }
+
+    /// As a linear layer that reads rows of `inputs`.
+    pub fn linear(&self, inputs: usize) -> Linear<'_> {
+        Linear { inputs, weight: &self.weight, bias: &self.bias }
+    }
+
+    pub fn norm(&self) -> norm::Parameters<'_> {
+        norm::Parameters { weight: &self.weight, bias: &self.bias }
+    }
+
+    pub fn norm_gradient(&mut self) -> norm::Gradient<'_> {
+        norm::Gradient { weight: &mut self.weight, bias: &mut self.bias }
+    }
+}
+
+impl Layer {
+    pub fn part(&self, part: Part) -> &Pair {
+        match part {
+            Part::AttentionNorm => &self.attention_norm,
+            Part::Qkv => &self.qkv,
+            Part::QueryNorm => &self.query_norm,
+            Part::KeyNorm => &self.key_norm,
+            Part::Output => &self.output,
+            Part::AttentionPostNorm => &self.attention_post_norm,
+            Part::MlpNorm => &self.mlp_norm,
+            Part::Up => &self.up,
+            Part::Down => &self.down,
+            Part::MlpPostNorm => &self.mlp_post_norm,
+        }
+    }
+
+    pub fn part_mut(&mut self, part: Part) -> &mut Pair {
+        match part {
+            Part::AttentionNorm => &mut self.attention_norm,
+            Part::Qkv => &mut self.qkv,
+            Part::QueryNorm => &mut self.query_norm,
+            Part::KeyNorm => &mut self.key_norm,
+            Part::Output => &mut self.output,
+            Part::AttentionPostNorm => &mut self.attention_post_norm,
+            Part::MlpNorm => &mut self.mlp_norm,
+            Part::Up => &mut self.up,
+            Part::Down => &mut self.down,
+            Part::MlpPostNorm => &mut self.mlp_post_norm,
+        }
+    }
+}
+
+impl Parameters {
+    /// Zeros in every buffer of a model.
+    pub fn zeros(architecture: &Architecture) -> Self {
+        Self::filled(architecture, |buffer| {
+            Ok(vec![0.0; buffer.tensors.iter().map(Tensor::values).sum()])
+        })
+        .expect("zeros are always there")
+    }
+
+    /// Fills every buffer.
+    fn filled(
+        architecture: &Architecture,
+        fill: impl Fn(&Buffer) -> Result<Vec<f32>> + Sync,
+    ) -> Result<Self> {
+        let buffers = buffers(architecture);
+        let values: Vec<Vec<f32>> = buffers.par_iter().map(&fill).collect::<Result<_>>()?;
+        let mut outer = Outer::default();
+        let mut layers = vec![Layer::default(); architecture.layers.len()];
+        for (Buffer { site, kind, .. }, values) in buffers.into_iter().zip(values) {
+            let place = match site {
+                Site::Embedding => &mut outer.embedding,
+                Site::Positions => &mut outer.positions,
+                Site::Norm => outer.norm.of(kind),
+                Site::Head => &mut outer.head,
+                Site::Layer(layer, part) => layers[layer].part_mut(part).of(kind),
+            };
+            *place = values;
+        }
+        Ok(Self { outer: Arc::new(outer), layers })
+    }
+
+    /// Reads every tensor of a model by `read`.
+    pub fn read(
+        architecture: &Architecture,
+        read: impl Fn(&Tensor) -> Result<Vec<f32>> + Sync,
+    ) -> Result<Self> {
+        Self::filled(architecture, |buffer| {
+            let mut tensors = buffer.tensors.iter();
+            let first = tensors.next().map_or_else(|| Ok(Vec::new()), &read)?;
+            tensors.try_fold(first, |mut values, tensor| {
+                values.extend(read(tensor)?);
+                Ok(values)
+            })
+        })
+    }
+
+    /// Every tensor with its values, in the order of [`buffers`].
+    pub fn tensors(&self, architecture: &Architecture) -> Vec<(Tensor, &[f32])> {
+        let mut all = Vec::new();
+        for Buffer { site, kind, tensors } in buffers(architecture) {
+            let mut values = match site {
+                Site::Embedding => &self.outer.embedding,
+                Site::Positions => &self.outer.positions,
+                Site::Norm => self.outer.norm.get(kind),
+                Site::Head => &self.outer.head,
+                Site::Layer(layer, part) => self.layers[layer].part(part).get(kind),
+            };
+            for tensor in tensors {
+                let (own, rest) = values.split_at(tensor.values());
+                all.push((tensor, own));
+                values = rest;
+            }
+        }
+        all
+    }
+}
+
+impl Weights {
+    /// How many values there are.
+    pub fn count(&self) -> usize {
+        let tensors = buffers(&self.architecture);
+        tensors.iter().flat_map(|buffer| &buffer.tensors).map(Tensor::values).sum()
+    }
+}
+
+impl Outer {
+    /// The weight of the head: its own, or the embedding.
+    pub fn head(&self) -> &[f32] {
+        if self.head.is_empty() { &self.embedding } else { &self.head }
+    }
 }
 
 /// Opened weights whose matrices have not been decoded yet.
@@ -64,180 +246,157 @@ impl Source {
         }
     }
 
-    /// The file that holds the matrices.
-    pub fn file(&self) -> PathBuf {
+    /// The files that hold the matrices.
+    pub fn files(&self) -> Vec<PathBuf> {
         match self {
-            Source::Gguf { path, .. } => path.clone(),
-            Source::Hub(hub) => hub.tensors_path(),
+            Source::Gguf { path, .. } => vec![path.clone()],
+            Source::Hub(hub) => hub.files().to_vec(),
         }
     }
 
-    /// Element types in the file, such as `f32+q4_1`.
+    /// Element types in the files, such as `f32+q4_1`.
     pub fn formats(&self) -> Result<String> {
         let names: BTreeSet<String> = match self {
             Source::Gguf { file, .. } => {
                 file.tensors.values().map(|tensor| tensor.format.name().to_owned()).collect()
             }
-            Source::Hub(hub) => hub.formats()?,
+            Source::Hub(hub) => hub.tensors()?.formats()?,
         };
         Ok(names.into_iter().collect::<Vec<_>>().join("+"))
     }
 
-    pub fn config(&self) -> Result<Config> {
+    pub fn architecture(&self) -> Result<Architecture> {
         match self {
-            Source::Gguf { path, file } => gguf_config(path, file)?.checked(path),
-            Source::Hub(hub) => hub.config()?.checked(hub.path()),
+            Source::Gguf { path, file } => Ok(configuration::gguf::read(path, file)?.0),
+            Source::Hub(hub) => Ok(hub.architecture()?.0),
         }
     }
 
     pub fn weights(&self) -> Result<Weights> {
-        let config = self.config()?;
         match self {
-            Source::Gguf { file, .. } => {
-                assemble(config, |name, values| gguf_tensor(file, &name, values))
+            Source::Gguf { path, file } => {
+                let (architecture, configuration) = configuration::gguf::read(path, file)?;
+                refuse_unread_gguf(path, file, &architecture)?;
+                let parameters = Parameters::read(&architecture, |tensor| {
+                    gguf_tensor(file, tensor, &architecture)
+                })?;
+                Ok(Weights { architecture, parameters, configuration })
             }
             Source::Hub(hub) => {
+                let (architecture, configuration) = hub.architecture()?;
                 let tensors = hub.tensors()?;
-                assemble(config, |name, values| tensors.get(&name.hub_name(), values))
+                let family = architecture.family;
+                let prefix = crate::names::prefix(family);
+                let found = tensors.names();
+                let stored = stored_names(&architecture, |name| found.contains_key(name), prefix);
+                refuse_unread(hub.path(), found.keys(), &stored, &architecture)?;
+                let parameters = Parameters::read(&architecture, |tensor| {
+                    let name = stored_name(&stored, tensor.name, family);
+                    if tensor.name.is_transposed(family) {
+                        let shape = [tensor.shape[1], tensor.shape[0]];
+                        return Ok(transposed(&tensors.get(name, &shape)?, shape[1]));
+                    }
+                    tensors.get(name, &tensor.shape)
+                })?;
+                Ok(Weights { architecture, parameters, configuration: Some(configuration) })
             }
         }
     }
 
+    /// Of the file, or of the digests of several.
     pub fn sha256(&self) -> Result<String> {
-        sha256_file(&self.file())
+        let mut digests = Vec::new();
+        for file in self.files() {
+            digests.push(sha256_file(&file)?);
+        }
+        if digests.len() == 1 {
+            return Ok(digests.remove(0));
+        }
+        let all = Sha256::digest(digests.join("\n"));
+        Ok(all.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
-/// The tensors of a Llama, named once for both file formats.
-#[derive(Debug, Clone, Copy)]
-pub enum Name {
-    Embedding,
-    Norm,
-    Layer(usize, Part),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    AttentionNorm,
-    Query,
-    Key,
-    Value,
-    Output,
-    MlpNorm,
-    Gate,
-    Up,
-    Down,
-}
-
-impl Name {
-    pub fn hub_name(self) -> String {
-        let (layer, part) = match self {
-            Name::Embedding => return "model.embed_tokens.weight".into(),
-            Name::Norm => return "model.norm.weight".into(),
-            Name::Layer(layer, part) => (layer, part),
-        };
-        let part = match part {
-            Part::AttentionNorm => "input_layernorm",
-            Part::Query => "self_attn.q_proj",
-            Part::Key => "self_attn.k_proj",
-            Part::Value => "self_attn.v_proj",
-            Part::Output => "self_attn.o_proj",
-            Part::MlpNorm => "post_attention_layernorm",
-            Part::Gate => "mlp.gate_proj",
-            Part::Up => "mlp.up_proj",
-            Part::Down => "mlp.down_proj",
-        };
-        format!("model.layers.{layer}.{part}.weight")
-    }
-
-    pub fn gguf_name(self) -> String {
-        let (layer, part) = match self {
-            Name::Embedding => return "token_embd.weight".into(),
-            Name::Norm => return "output_norm.weight".into(),
-            Name::Layer(layer, part) => (layer, part),
-        };
-        let part = match part {
-            Part::AttentionNorm => "attn_norm",
-            Part::Query => "attn_q",
-            Part::Key => "attn_k",
-            Part::Value => "attn_v",
-            Part::Output => "attn_output",
-            Part::MlpNorm => "ffn_norm",
-            Part::Gate => "ffn_gate",
-            Part::Up => "ffn_up",
-            Part::Down => "ffn_down",
-        };
-        format!("blk.{layer}.{part}.weight")
-    }
-}
-
-fn assemble(
-    config: Config,
-    read: impl Fn(Name, usize) -> Result<Vec<f32>> + Sync,
-) -> Result<Weights> {
-    let (hidden, wide) = (config.hidden, config.feed_forward);
-    let (q, kv) = (config.q_width() * hidden, config.kv_width() * hidden);
-    let embedding = read(Name::Embedding, config.vocabulary * hidden)?;
-    let layers = (0..config.layers).into_par_iter().map(|index| {
-        let part = |part, values| read(Name::Layer(index, part), values);
-        let mut qkv = part(Part::Query, q)?;
-        qkv.extend(part(Part::Key, kv)?);
-        qkv.extend(part(Part::Value, kv)?);
-        let mut gate_up = part(Part::Gate, wide * hidden)?;
-        gate_up.extend(part(Part::Up, wide * hidden)?);
-        Ok(Layer {
-            attention_norm: part(Part::AttentionNorm, hidden)?,
-            qkv,
-            output: part(Part::Output, q)?,
-            mlp_norm: part(Part::MlpNorm, hidden)?,
-            gate_up,
-            down: part(Part::Down, wide * hidden)?,
+/// The name that a file has for each tensor, by its full name: files of models without a head
+/// leave the prefix out.
+fn stored_names(
+    architecture: &Architecture,
+    has: impl Fn(&str) -> bool,
+    prefix: &str,
+) -> BTreeMap<String, String> {
+    let tensors = buffers(architecture).into_iter().flat_map(|buffer| buffer.tensors);
+    tensors
+        .map(|tensor| {
+            let full = tensor.name.hub_name(architecture.family);
+            let short = full.strip_prefix(prefix).filter(|short| !has(&full) && has(short));
+            let stored = short.unwrap_or(&full).to_owned();
+            (full, stored)
         })
-    });
-    let layers = layers.collect::<Result<Vec<_>>>()?;
-    let norm = Arc::new(read(Name::Norm, hidden)?);
-    Ok(Weights { embedding: Arc::new(embedding), norm, layers, config })
+        .collect()
 }
 
-fn gguf_config(path: &Path, file: &Gguf) -> Result<Config> {
-    match file.get("general.architecture").and_then(Value::as_text) {
-        Some("llama") => {}
-        other => {
-            let what = format!("its architecture is `{}`, not `llama`", other.unwrap_or("unknown"));
-            return Err(bad_weights(path, what));
+fn stored_name(stored: &BTreeMap<String, String>, name: Name, family: Family) -> &str {
+    &stored[&name.hub_name(family)]
+}
+
+/// Refuses tensors that nothing reads, but for those that follow from the configuration.
+fn refuse_unread<'a>(
+    path: &Path,
+    mut found: impl Iterator<Item = &'a String>,
+    stored: &BTreeMap<String, String>,
+    architecture: &Architecture,
+) -> Result<()> {
+    let read: BTreeSet<&String> = stored.values().collect();
+    let is_buffer = |name: &str| {
+        name.ends_with("rotary_emb.inv_freq")
+            || name == "lm_head.weight"
+            || (architecture.family == Family::Gpt2
+                && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")))
+    };
+    match found.find(|name| !read.contains(name) && !is_buffer(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let what = format!("nothing in its configuration uses the tensor `{name}`");
+            Err(bad_weights(path, what))
         }
     }
-    if file.tensors.contains_key("output.weight") {
-        return Err(bad_weights(path, "it has a separate output head; only tied ones are known"));
+}
+
+fn refuse_unread_gguf(path: &Path, file: &Gguf, architecture: &Architecture) -> Result<()> {
+    let tensors = buffers(architecture).into_iter().flat_map(|buffer| buffer.tensors);
+    let read: BTreeSet<String> = tensors.map(|tensor| tensor.name.gguf_name()).collect();
+    let known = |name: &str| read.contains(name) || name == configuration::gguf::ROPE_DIVISORS;
+    match file.tensors.keys().find(|name| !known(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let what = format!("nothing in its configuration uses the tensor `{name}`");
+            Err(bad_weights(path, what))
+        }
     }
-    let size = |key: &str| file.require_u64(&format!("llama.{key}")).map(|v| v as usize);
-    let real = |key: &str| file.get(&format!("llama.{key}")).and_then(Value::as_f32);
-    let (hidden, heads) = (size("embedding_length")?, size("attention.head_count")?.max(1));
-    Ok(Config {
-        layers: size("block_count")?,
-        hidden,
-        feed_forward: size("feed_forward_length")?,
-        heads,
-        kv_heads: size("attention.head_count_kv").unwrap_or(heads),
-        head_size: size("attention.key_length").unwrap_or(hidden / heads),
-        vocabulary: file.require_array("tokenizer.ggml.tokens")?.len(),
-        positions_max: size("context_length")?,
-        rope_theta: real("rope.freq_base").unwrap_or(10_000.0),
-        norm_epsilon: real("attention.layer_norm_rms_epsilon").unwrap_or(1e-5),
+}
+
+fn gguf_tensor(file: &Gguf, tensor: &Tensor, architecture: &Architecture) -> Result<Vec<f32>> {
+    let values = file.tensor(&tensor.name.gguf_name(), tensor.values())?;
+    Ok(match rotated_heads(tensor, architecture) {
+        Some(heads) => from_interleaved(&values, heads, architecture.hidden),
+        None => values,
     })
 }
 
-fn gguf_tensor(file: &Gguf, name: &Name, values: usize) -> Result<Vec<f32>> {
-    let tensor = file.tensor(&name.gguf_name(), values)?;
-    let heads = match name {
-        Name::Layer(_, Part::Query) => file.require_u64("llama.attention.head_count")?,
-        Name::Layer(_, Part::Key) => file
-            .require_u64("llama.attention.head_count_kv")
-            .or_else(|_| file.require_u64("llama.attention.head_count"))?,
-        _ => return Ok(tensor),
-    };
-    let hidden = file.require_u64("llama.embedding_length")? as usize;
-    Ok(from_interleaved(&tensor, heads as usize, hidden))
+/// How many heads a matrix has whose rows llama.cpp keeps in another order.
+pub fn rotated_heads(tensor: &Tensor, architecture: &Architecture) -> Option<usize> {
+    let shape = &architecture.attention;
+    match (tensor.name.kind, tensor.name.piece) {
+        (Kind::Weight, Piece::Query) => Some(shape.heads),
+        (Kind::Weight, Piece::Key) => Some(shape.kv_heads),
+        _ => None,
+    }
+}
+
+/// `[columns, rows]` of a matrix of `[rows, columns]`.
+pub fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    let column = |index| values.iter().skip(index).step_by(columns).copied();
+    (0..columns).flat_map(column).collect()
 }
 
 /// llama.cpp keeps rotated pairs side by side; Hugging Face keeps them half a head apart.
@@ -272,18 +431,4 @@ fn reorder(
         }
     }
     out
-}
-
-/// Refuses a sequence length that the positions of these weights do not reach.
-pub fn check_length(config: &Config, tokens: usize) -> Result<()> {
-    if tokens <= config.positions_max {
-        return Ok(());
-    }
-    Err(Error::Usage {
-        what: format!(
-            "{tokens} tokens are more than the {} positions of the weights",
-            config.positions_max
-        ),
-        hint: "lower `--seq`",
-    })
 }

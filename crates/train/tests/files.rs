@@ -1,58 +1,67 @@
 //! Broken files are refused with a sentence; sound ones come back as they were written.
 
-use het_train::cpu::forward::Model;
 use het_train::cpu::generate::generate;
+use het_train::cpu::model::Model;
 use het_train::error::Error;
 use het_train::gguf::{self, Format, Value};
-use het_train::lora::Adapter;
+use het_train::lora::{Adapter, CONFIG_FILE};
+use het_train::names::{Kind, Name, Piece, Site};
 use het_train::tokens;
-use het_train::weights::{Name, Source, Weights};
+use het_train::weights::{Parameters, Source};
 use het_train::{checkpoint, export, tiny};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A GGUF of the tiny model, by way of a first F32 file that only lends its metadata.
 fn tiny_gguf(directory: &Path, format: Format) -> PathBuf {
-    let config = tiny::config();
+    tiny_gguf_with(directory, format, &[])
+}
+
+/// As [`tiny_gguf`], with more metadata.
+fn tiny_gguf_with(directory: &Path, format: Format, more: &[(&str, Value)]) -> PathBuf {
+    let model = tiny::architecture();
+    let shape = model.attention;
     let text = |text: &str| Value::Text(text.into());
     let tokenizer: serde_json::Value =
         serde_json::from_slice(tiny::tokenizer().expect("built in").json()).expect("JSON");
     let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a map");
-    let mut tokens = vec![text(""); config.vocabulary];
+    let mut tokens = vec![text(""); model.vocabulary];
     for (token, id) in vocabulary {
         tokens[id.as_u64().expect("an id") as usize] = text(token);
     }
-    let kinds = (0..config.vocabulary).map(|id| Value::I32(if id < 3 { 3 } else { 1 }));
+    let kinds = (0..model.vocabulary).map(|id| Value::I32(if id < 3 { 3 } else { 1 }));
     let size = |value: usize| Value::U32(value as u32);
     let metadata = [
         ("general.architecture", text("llama")),
         ("general.file_type", Value::U32(0)),
-        ("llama.block_count", size(config.layers)),
-        ("llama.embedding_length", size(config.hidden)),
-        ("llama.feed_forward_length", size(config.feed_forward)),
-        ("llama.attention.head_count", size(config.heads)),
-        ("llama.attention.head_count_kv", size(config.kv_heads)),
-        ("llama.context_length", size(config.positions_max)),
-        ("llama.rope.freq_base", Value::F32(config.rope_theta)),
-        ("llama.attention.layer_norm_rms_epsilon", Value::F32(config.norm_epsilon)),
+        ("llama.block_count", size(model.layers.len())),
+        ("llama.embedding_length", size(model.hidden)),
+        ("llama.feed_forward_length", size(model.mlp.feed_forward)),
+        ("llama.attention.head_count", size(shape.heads)),
+        ("llama.attention.head_count_kv", size(shape.kv_heads)),
+        ("llama.context_length", size(model.positions_max)),
+        ("llama.rope.freq_base", Value::F32(10_000.0)),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(model.norm.epsilon)),
         ("tokenizer.ggml.model", text("gpt2")),
         ("tokenizer.ggml.pre", text("smollm")),
         ("tokenizer.ggml.tokens", Value::Array(8, tokens)),
         ("tokenizer.ggml.merges", Value::Array(8, Vec::new())),
         ("tokenizer.ggml.token_type", Value::Array(5, kinds.collect())),
     ];
-    let metadata: Vec<_> = metadata.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+    let metadata = metadata.into_iter().chain(more.iter().cloned());
+    let metadata: Vec<_> = metadata.map(|(k, v)| (k.to_owned(), v)).collect();
     let first = directory.join("metadata.gguf");
     gguf::write(&first, &metadata, &[]).expect("written");
     let source = Source::open(&first.display().to_string()).expect("it opens");
     export::gguf(&tiny::weights(1), &source, format, directory).expect("written")
 }
 
-fn largest_difference(a: &Weights, b: &Weights) -> f32 {
-    let pairs = a.layers.iter().zip(&b.layers).flat_map(|(a, b)| {
-        [(&a.qkv, &b.qkv), (&a.output, &b.output), (&a.gate_up, &b.gate_up), (&a.down, &b.down)]
-    });
-    let pairs = pairs.flat_map(|(a, b)| a.iter().zip(b.iter()));
+fn largest_difference(a: &Parameters, b: &Parameters) -> f32 {
+    let architecture = tiny::architecture();
+    let pairs = a.tensors(&architecture).into_iter().zip(b.tensors(&architecture));
+    let matrices = pairs
+        .filter(|((tensor, _), _)| tensor.shape.len() > 1 && tensor.name.site != Site::Embedding);
+    let pairs = matrices.flat_map(|((_, a), (_, b))| a.iter().zip(b));
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
@@ -67,10 +76,35 @@ fn a_gguf_comes_back_as_it_was_written() {
         let path = tiny_gguf(directory.path(), format);
         let source = Source::open(&path.display().to_string()).expect("it opens");
         let read = source.weights().expect("it holds the weights");
-        let difference = largest_difference(&read, &tiny::weights(1));
+        let difference = largest_difference(&read.parameters, &tiny::weights(1).parameters);
         assert!(difference <= bound, "{}: {difference} against {bound}", format.name());
-        assert_eq!(read.config, tiny::config());
+        assert_eq!(read.architecture, tiny::architecture());
     }
+}
+
+#[test]
+fn a_key_of_a_gguf_that_nothing_knows_is_refused_by_its_name() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let check = |key: &str, value: Value, says: &str| {
+        let path = tiny_gguf_with(directory.path(), Format::F32, &[(key, value)]);
+        let source = Source::open(&path.display().to_string()).expect("it opens");
+        match source.architecture() {
+            Ok(_) => assert!(says.is_empty(), "{key} is read"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains(key) && text.contains(says) && !says.is_empty(), "{text}");
+                assert!(error.hint().is_some());
+            }
+        }
+    };
+    let text = |text: &str| Value::Text(text.into());
+    check("llama.expert_count", Value::U32(8), "experts");
+    check("llama.expert_count", Value::U32(0), "");
+    check("llama.rope.dimension_count", Value::U32(8), "");
+    check("llama.rope.dimension_count", Value::U32(4), "the size of a head, 8");
+    check("llama.rope.scaling.type", text("yarn"), "`linear`");
+    check("llama.attention.sliding_window", Value::U32(8), "does not know what it asks for");
+    check("llama.vocab_size", Value::U32(12), "259 tokens");
 }
 
 #[test]
@@ -119,27 +153,43 @@ fn an_unreadable_corpus_is_named() {
 #[test]
 fn an_adapter_comes_back_under_the_names_of_peft() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let adapter = Adapter::random(&tiny::config(), 4, 8.0, 5);
+    let adapter = Adapter::random(&tiny::architecture(), 4, 8.0, 5);
     checkpoint::write_adapter(directory.path(), &adapter, "tiny").expect("written");
-    let read = Adapter::open(directory.path(), &tiny::config()).expect("it opens");
+    let read = Adapter::open(directory.path(), &tiny::architecture()).expect("it opens");
     assert_eq!(read, adapter);
     let names: Vec<String> = adapter.tensors().map(|(name, _, _)| name).collect();
     let name = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight";
     assert!(names.iter().any(|found| found == name), "{names:?}");
-    assert_eq!(Name::Norm.hub_name(), "model.norm.weight");
+    let norm = Name { site: Site::Norm, piece: Piece::Whole, kind: Kind::Weight };
+    assert_eq!(norm.hub_name(tiny::architecture().family), "model.norm.weight");
+}
+
+#[test]
+fn an_adapter_that_computes_otherwise_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let adapter = Adapter::random(&tiny::architecture(), 4, 8.0, 5);
+    checkpoint::write_adapter(directory.path(), &adapter, "tiny").expect("written");
+    let path = directory.path().join(CONFIG_FILE);
+    let text = fs::read_to_string(&path).expect("written");
+    for (key, value) in [("use_dora", "true"), ("rank_pattern", "{\"q_proj\": 4}")] {
+        let changed = text.replacen('{', &format!("{{\"{key}\": {value},"), 1);
+        fs::write(&path, changed).expect("written");
+        let error = Adapter::open(directory.path(), &tiny::architecture()).expect_err(key);
+        assert!(error.to_string().contains(key), "{error}");
+    }
 }
 
 #[test]
 fn the_cache_changes_nothing() {
     let weights = std::sync::Arc::new(het_train::tiny::weights(1));
-    let model = Model::new(&weights);
+    let mut model = Model::new(&weights);
     let prompts: Vec<Vec<u32>> = vec![(3..80).collect(), vec![9, 8, 7], (40..60).collect()];
-    let together = generate(&model, &prompts, 2, 12).expect("short prompts");
+    let together = generate(&mut model, &prompts, Some(2), 12).expect("short prompts");
     for (prompt, cached) in prompts.iter().zip(&together) {
         let mut tokens = prompt.clone();
         for &expected in cached {
             // One token at a time, from the whole text and an empty cache.
-            let next = generate(&model, &[tokens.clone()], 2, 1).expect("a short prompt");
+            let next = generate(&mut model, &[tokens.clone()], Some(2), 1).expect("a short prompt");
             assert_eq!(next[0], vec![expected]);
             tokens.push(expected);
         }

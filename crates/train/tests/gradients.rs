@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use het_train::batch::{Batch, Sequence};
+use het_train::blocks::attention;
 use het_train::cpu::Cpu;
 use het_train::driver::Driver;
 use het_train::lora::Adapter;
@@ -14,6 +15,8 @@ use het_train::weights::Weights;
 const RANK: usize = 2;
 const ALPHA: f32 = 4.0;
 const STEPS: u64 = 6;
+/// Of the tiny model
+const THETA: f64 = 10_000.0;
 
 fn batch(seed: u32) -> Batch {
     let sequence = |start: u32| Sequence {
@@ -36,7 +39,8 @@ fn matvec(matrix: &[f32], x: &[f64]) -> Vec<f64> {
 impl Reference<'_> {
     fn norm(&self, x: &[f64], weight: &[f32]) -> Vec<f64> {
         let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
-        let scale = 1.0 / (mean + f64::from(self.weights.config.norm_epsilon)).sqrt();
+        let epsilon = f64::from(self.weights.architecture.norm.epsilon);
+        let scale = 1.0 / (mean + epsilon).sqrt();
         x.iter().zip(weight).map(|(v, &w)| v * scale * f64::from(w)).collect()
     }
 
@@ -45,7 +49,7 @@ impl Reference<'_> {
         let half = head.len() / 2;
         for i in 0..half {
             let power = 2.0 * i as f64 / head.len() as f64;
-            let angle = position as f64 / f64::from(self.weights.config.rope_theta).powf(power);
+            let angle = position as f64 / THETA.powf(power);
             let (a, b) = (head[i], head[i + half]);
             head[i] = a * angle.cos() - b * angle.sin();
             head[i + half] = b * angle.cos() + a * angle.sin();
@@ -54,17 +58,18 @@ impl Reference<'_> {
 
     /// Hidden states of one sequence after the last norm.
     fn hidden(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
-        let config = &self.weights.config;
-        let (size, heads, kv_heads) = (config.head_size, config.heads, config.kv_heads);
-        let embedding = self.weights.embedding.chunks_exact(config.hidden);
+        let architecture = &self.weights.architecture;
+        let attention::Shape { head_size: size, heads, kv_heads, .. } = architecture.attention;
+        let outer = &self.weights.parameters.outer;
+        let embedding = outer.embedding.chunks_exact(architecture.hidden);
         let rows: Vec<&[f32]> = embedding.collect();
         let lookup = |&token: &u32| rows[token as usize].iter().map(|&v| f64::from(v)).collect();
         let mut states: Vec<Vec<f64>> = tokens.iter().map(lookup).collect();
-        for layer in &self.weights.layers {
+        for layer in &self.weights.parameters.layers {
             let (mut queries, mut keys, mut values) = (vec![], vec![], vec![]);
             for (position, state) in states.iter().enumerate() {
-                let normed = self.norm(state, &layer.attention_norm);
-                let mut qkv = matvec(&layer.qkv, &normed);
+                let normed = self.norm(state, &layer.attention_norm.weight);
+                let mut qkv = matvec(&layer.qkv.weight, &normed);
                 let turned = (heads + kv_heads) * size;
                 let parts = qkv[..turned].chunks_exact_mut(size);
                 parts.for_each(|head| self.rotate(head, position));
@@ -89,18 +94,18 @@ impl Reference<'_> {
                     };
                     mixed.extend((0..size).map(column));
                 }
-                let out = matvec(&layer.output, &mixed);
+                let out = matvec(&layer.output.weight, &mixed);
                 states[position].iter_mut().zip(out).for_each(|(s, o)| *s += o);
-                let normed = self.norm(&states[position], &layer.mlp_norm);
-                let mut gate = matvec(&layer.gate_up, &normed);
-                let up = gate.split_off(config.feed_forward);
+                let normed = self.norm(&states[position], &layer.mlp_norm.weight);
+                let mut gate = matvec(&layer.up.weight, &normed);
+                let up = gate.split_off(architecture.mlp.feed_forward);
                 let silu = gate.iter().map(|g| g / (1.0 + (-g).exp()));
                 let inner: Vec<f64> = silu.zip(&up).map(|(g, u)| g * u).collect();
-                let out = matvec(&layer.down, &inner);
+                let out = matvec(&layer.down.weight, &inner);
                 states[position].iter_mut().zip(out).for_each(|(s, o)| *s += o);
             }
         }
-        states.iter().map(|state| self.norm(state, &self.weights.norm)).collect()
+        states.iter().map(|state| self.norm(state, &outer.norm.weight)).collect()
     }
 
     /// Cross entropy summed over the scored rows.
@@ -109,7 +114,7 @@ impl Reference<'_> {
         let states: Vec<Vec<f64>> =
             bounds.flat_map(|ends| self.hidden(&batch.tokens[ends[0]..ends[1]])).collect();
         let row_loss = |(&row, &target): (&usize, &u32)| {
-            let logits = matvec(&self.weights.embedding, &states[row]);
+            let logits = matvec(&self.weights.parameters.outer.embedding, &states[row]);
             let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
             total.ln() - logits[target as usize]
         };
@@ -118,14 +123,15 @@ impl Reference<'_> {
 }
 
 fn reference_loss(base: &Weights, adapter: &Adapter, batch: &Batch) -> f64 {
-    let merged = adapter.merged(base);
+    let parameters = adapter.merged(&base.parameters);
+    let merged = Weights { parameters, ..base.clone() };
     Reference { weights: &merged }.loss(batch)
 }
 
 /// Trains the tiny model; `watch` sees step, adapter before the step, its loss and its gradient.
 fn train(mut watch: impl FnMut(u64, &Adapter, &Batch, f64, &[f32])) {
     let base = Arc::new(tiny::weights(7));
-    let mut adapter = Adapter::random(&base.config, RANK, ALPHA, 1);
+    let mut adapter = Adapter::random(&base.architecture, RANK, ALPHA, 1);
     let mut moments = AdamW::new(adapter.values.len());
     let mut driver = Cpu::new(Arc::clone(&base));
     let schedule = Schedule { peak: 1e-2, steps: STEPS };

@@ -13,7 +13,7 @@ use het_train::weights::Weights;
 fn every_adapter_tensor_learns() {
     let weights = weights();
     let mut driver = Cpu::new(weights.clone());
-    let mut adapter = Adapter::random(&weights.config, 4, 8.0, 1);
+    let mut adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
     let mut moments = AdamW::new(adapter.values.len());
     for step in 1..=3 {
         driver.use_adapter(&adapter).expect("the adapter fits");
@@ -49,7 +49,7 @@ fn the_loss_curve_equals_float64_pytorch() {
 
 /// Losses of the run that `reference/loss_curve.py` makes in float64.
 fn curve(driver: &mut dyn Driver, steps: u64) -> Vec<f64> {
-    let mut adapter = Adapter::zeros(&weights().config, 4, 8.0);
+    let mut adapter = Adapter::zeros(&weights().architecture, 4, 8.0);
     for (name, shape, place) in adapter.tensors().collect::<Vec<_>>() {
         if name.contains("lora_A") {
             for (index, value) in adapter.values[place].iter_mut().enumerate() {
@@ -76,44 +76,11 @@ fn curve(driver: &mut dyn Driver, steps: u64) -> Vec<f64> {
 fn a_loss_without_gradients_is_the_same_loss() {
     let weights = weights();
     let mut driver = Cpu::new(weights.clone());
-    let adapter = Adapter::random(&weights.config, 4, 8.0, 1);
+    let adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
     driver.use_adapter(&adapter).expect("the adapter fits");
     let mut gradient = vec![0.0; adapter.values.len()];
     let with = driver.gradients(&adapter, &batch(), &mut gradient).expect("a valid batch");
     assert_eq!(with, driver.loss(&batch()).expect("a valid batch"));
-}
-
-#[cfg(feature = "flex")]
-mod through_burn {
-    use super::*;
-
-    fn check(name: &str) {
-        let weights = weights();
-        let mut adapter = Adapter::random(&weights.config, 4, 8.0, 1);
-        let count = adapter.values.len();
-        for (index, value) in adapter.values.iter_mut().enumerate() {
-            *value += 0.01 * (index as f32).cos();
-        }
-        let gradients = |driver: &mut dyn Driver| {
-            let mut gradient = vec![0.0; count];
-            driver.use_adapter(&adapter).expect("the adapter fits");
-            let loss = driver.gradients(&adapter, &batch(), &mut gradient).expect("a valid batch");
-            (loss, gradient)
-        };
-        let (loss, gradient) = gradients(&mut Cpu::new(weights.clone()));
-        let mut other = het_train::drivers::start(name, &weights).expect("the driver starts");
-        let (other_loss, other_gradient) = gradients(other.as_mut());
-        assert!((loss - other_loss).abs() < 1e-5 * loss, "{loss} against {other_loss}");
-        let largest = gradient.iter().fold(0f32, |m, g| m.max(g.abs()));
-        for (index, (ours, theirs)) in gradient.iter().zip(&other_gradient).enumerate() {
-            assert!((ours - theirs).abs() < 1e-4 * largest, "{index}: {ours} against {theirs}");
-        }
-    }
-
-    #[test]
-    fn burn_computes_the_same_gradients_on_the_cpu() {
-        check("flex");
-    }
 }
 
 fn weights() -> Arc<Weights> {

@@ -38,7 +38,9 @@ pub enum Command {
     Export(Export),
     /// Write a job file for one request
     Generate(Generate),
-    /// Show which drivers this binary has and which of them start here
+    /// Tokens and mean next-token loss of every line of a file
+    Score(Score),
+    /// Show which drivers there are and which of them start here
     Drivers {
         /// Output format
         #[arg(short, long, value_enum, default_value_t)]
@@ -69,7 +71,8 @@ pub enum Format {
 
 #[derive(Debug, Args)]
 pub struct Weights {
-    /// `smollm2-135m`, a Llama `.gguf` file, or a directory with Hugging Face files
+    /// `smollm2-135m`, a Llama `.gguf` file, or a directory with Hugging Face files of a Llama,
+    /// Mistral, Qwen 2 or 3, Gemma 2 or 3, GPT-2 or SmolLM
     #[arg(long, default_value = crate::fetch::MODEL, value_name = "NAME|FILE|DIR")]
     pub weights: String,
 }
@@ -146,7 +149,7 @@ pub struct Finetune {
     /// Checkpoint to continue from
     #[arg(long, env = "HET_RESUME_FROM", value_name = "PATH")]
     pub resume: Option<PathBuf>,
-    /// Driver to compute with: `auto`, `cpu`, `flex`, `vulkan` or `cuda`
+    /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
 }
@@ -186,7 +189,7 @@ pub struct Evaluate {
     /// Also write the results and the generated files to this JSON file
     #[arg(long, short)]
     pub output: Option<PathBuf>,
-    /// Driver for the loss: `auto`, `cpu`, `flex`, `vulkan` or `cuda`; generation runs on the cpu
+    /// Driver for the loss: `auto` or `cpu`; generation runs on the cpu
     #[arg(long, default_value = "auto")]
     pub driver: String,
 }
@@ -232,6 +235,25 @@ pub struct Generate {
     /// Most tokens to write
     #[arg(long, default_value_t = 96, value_name = "TOKENS")]
     pub new_max: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct Score {
+    /// Lines of `{"text": …}`, with the tokens that the tokenizer itself puts around a text, or of
+    /// `{"tokens": […]}`
+    #[arg(long, short, value_name = "FILE")]
+    pub input: PathBuf,
+    /// Adapter to apply
+    #[arg(long)]
+    pub adapter: Option<PathBuf>,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Driver to compute with: `auto` or `cpu`
+    #[arg(long, default_value = "auto")]
+    pub driver: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,7 @@ pub fn main() -> ExitCode {
         Command::Evaluate(arguments) => stages::evaluate(&arguments),
         Command::Export(arguments) => tools::export(&arguments),
         Command::Generate(arguments) => tools::generate(&arguments),
+        Command::Score(arguments) => tools::score(&arguments),
         Command::Drivers { output } => tools::drivers(output),
         Command::Probe { driver } => tools::probe(&driver),
         Command::Tiny { output, seed } => tools::tiny(&output, seed),

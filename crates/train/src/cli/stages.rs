@@ -2,8 +2,9 @@
 
 use super::arguments::{Dataset, Evaluate, Finetune, Precision, Tokenize, Weights};
 use super::{show, warn};
+use crate::architecture::Architecture;
 use crate::batch::Sequence;
-use crate::cpu::forward::Model;
+use crate::cpu::model::Model;
 use crate::digest::sha256_file;
 use crate::error::{IoContext, Result};
 use crate::evaluate::{self, Sample};
@@ -13,9 +14,10 @@ use crate::notice::{EXIT_SAVED, Notice};
 use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Source, check_length};
+use crate::weights::{Source, Weights as Loaded};
 use crate::{dataset, drivers, finetune, int8, tokens, warm};
 use serde_json::{Map, Value as Json, json};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,9 +61,9 @@ pub fn load(arguments: &Weights) -> Result<ExitCode> {
     let tokenizer = Tokenizer::of(&source)?;
     let text = format!(
         "{}: {} parameters in {} layers, {}, vocabulary {}, SHA-256 {}",
-        source.file().display(),
-        weights.config.parameters(),
-        weights.config.layers,
+        listed(&source.files()),
+        weights.count(),
+        weights.architecture.layers.len(),
         source.formats()?,
         tokenizer.vocabulary(),
         source.sha256()?
@@ -74,13 +76,33 @@ pub fn load(arguments: &Weights) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The only file, or the first one and how many more there are.
+fn listed(files: &[PathBuf]) -> String {
+    match files {
+        [] => String::new(),
+        [only] => only.display().to_string(),
+        [first, rest @ ..] => format!("{} and {} more", first.display(), rest.len()),
+    }
+}
+
+/// Says what the configuration asks for in training and is not done.
+fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
+    if !architecture.dropout.is_empty() {
+        let text = format!("trained without dropout ({})", architecture.dropout.join(", "));
+        warn(&text);
+        progress.message(&text);
+    }
+}
+
 pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     let notice = Notice::from_environment()?;
     let mut progress = Progress::from_environment();
     // A driver that is not there is told of before anything is read.
-    let early = if warm::is_early() { None } else { Some(chosen_driver(&arguments.driver)?) };
+    let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
     let source = Source::open(&arguments.weights.weights)?;
-    check_length(&source.config()?, arguments.seq)?;
+    let architecture = source.architecture()?;
+    architecture.check_length(arguments.seq)?;
+    report_dropout(&architecture, &mut progress);
     let tokenizer = Tokenizer::of(&source)?;
     let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
     let places = Places {
@@ -113,7 +135,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     let outcome = finetune::run(
         &settings,
         &places,
-        &weights.config,
+        &weights.architecture,
         &data,
         driver.as_mut(),
         &notice,
@@ -155,10 +177,6 @@ fn settings(arguments: &Finetune) -> Settings {
     }
 }
 
-fn chosen_driver(wanted: &str) -> Result<String> {
-    drivers::resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
-}
-
 /// The driver of the devices that this process was started before, once they are its own; `None`
 /// where it is asked to stop before.
 fn granted_driver(wanted: &str, notice: &Notice) -> Result<Option<String>> {
@@ -172,17 +190,18 @@ fn granted_driver(wanted: &str, notice: &Notice) -> Result<Option<String>> {
 
 pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
     let mut progress = Progress::from_environment();
-    let name = chosen_driver(&arguments.driver)?;
+    let name = drivers::chosen(&arguments.driver)?;
     let source = Source::open(&arguments.weights.weights)?;
     let tokenizer = Tokenizer::of(&source)?;
     let data = tokens::read(&arguments.data, tokens::HELD_OUT, &tokenizer)?;
     let mut weights = source.weights()?;
     drop(source);
     if let Some(path) = &arguments.adapter {
-        weights = Adapter::open(path, &weights.config)?.merged(&weights);
+        let adapter = Adapter::open(path, &weights.architecture)?;
+        weights.parameters = adapter.merged(&weights.parameters);
     }
     if arguments.precision == Precision::Int8 {
-        int8::round_weights(&mut weights);
+        int8::round_weights(&mut weights.parameters);
     }
     let weights = Arc::new(weights);
     let mut driver = drivers::start(&name, &weights)?;
@@ -217,14 +236,14 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
 
 fn generated(
     arguments: &Evaluate,
-    weights: &crate::weights::Weights,
+    weights: &Loaded,
     tokenizer: &Tokenizer,
     totals: &mut Totals,
 ) -> Result<Vec<Sample>> {
     let mut examples = dataset::read(&arguments.data.join(dataset::HELD_OUT_FILE))?;
     examples.truncate(arguments.generate);
-    let model = Model::new(weights);
-    totals.time(|| evaluate::samples(&model, tokenizer, &examples, arguments.new_max))
+    let mut model = Model::new(weights);
+    totals.time(|| evaluate::samples(&mut model, tokenizer, &examples, arguments.new_max))
 }
 
 fn write_results(

@@ -1,14 +1,14 @@
 //! The commands that people run by hand.
 
-use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat};
+use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat, Score};
 use super::{show, warn};
 use crate::batch::{Batch, Sequence};
-use crate::cpu::forward::Model;
+use crate::cpu::model::Model;
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
-use crate::{cpu, drivers, export, fetch, tiny};
+use crate::{cpu, drivers, export, fetch, score, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -34,7 +34,8 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
     let tokenizer = Tokenizer::of(&source)?;
     let mut weights = source.weights()?;
     if let Some(path) = &arguments.adapter {
-        weights = Adapter::open(path, &weights.config)?.merged(&weights);
+        let adapter = Adapter::open(path, &weights.architecture)?;
+        weights.parameters = adapter.merged(&weights.parameters);
     }
     let prompt = match arguments.raw {
         true => tokenizer.encode(&arguments.prompt)?,
@@ -43,8 +44,9 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
     if prompt.is_empty() {
         return Err(Error::Usage { what: "the prompt is empty".into(), hint: "say what to write" });
     }
-    let model = Model::new(&weights);
-    let answers = cpu::generate::generate(&model, &[prompt], tokenizer.end(), arguments.new_max)?;
+    let mut model = Model::new(&weights);
+    let answers =
+        cpu::generate::generate(&mut model, &[prompt], tokenizer.end(), arguments.new_max)?;
     show(tokenizer.decode(&answers[0])?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
@@ -57,8 +59,9 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
         });
     }
     let source = Source::open(&arguments.weights.weights)?;
-    let weights = source.weights()?;
-    let merged = Adapter::open(&arguments.adapter, &weights.config)?.merged(&weights);
+    let mut merged = source.weights()?;
+    let adapter = Adapter::open(&arguments.adapter, &merged.architecture)?;
+    merged.parameters = adapter.merged(&merged.parameters);
     if arguments.merged {
         let path = export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?;
         show(&path.display().to_string());
@@ -76,32 +79,56 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
 
 /// A driver may crash the process that starts it, so each is started in one of its own.
 pub fn drivers(format: Format) -> Result<ExitCode> {
-    let items: Vec<Json> =
-        drivers::KNOWN.iter().map(|&(name, built)| probed(name, built)).collect();
+    let items: Vec<Json> = drivers::KNOWN.iter().map(|name| probed(name)).collect();
     match format {
-        Format::Json => show(
-            &json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": "DriverList", "items": items})
-                .to_string(),
-        ),
+        Format::Json => show_list("DriverList", &items),
         Format::Table => {
-            show(&format!("{:<8} {:<6} {:<7} DETAIL", "DRIVER", "BUILT", "STARTS"));
-            let word = |value: &Json| if value == true { "yes" } else { "no" };
+            show(&format!("{:<8} {:<7} DETAIL", "DRIVER", "STARTS"));
             for item in &items {
                 let detail = item["detail"].as_str().unwrap_or_default();
-                let (built, starts) = (word(&item["built"]), word(&item["starts"]));
+                let starts = if item["starts"] == true { "yes" } else { "no" };
                 let name = item["name"].as_str().unwrap_or_default();
-                show(&format!("{name:<8} {built:<6} {starts:<7} {detail}"));
+                show(&format!("{name:<8} {starts:<7} {detail}"));
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn probed(name: &str, built: bool) -> Json {
-    if !built {
-        let detail = format!("needs a build with `--features {name}`");
-        return json!({"name": name, "built": false, "starts": false, "detail": detail});
+fn show_list(kind: &str, items: &[Json]) {
+    let list = json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": kind, "items": items});
+    show(&list.to_string());
+}
+
+/// Shows the tokens and the loss of every line.
+pub fn score(arguments: &Score) -> Result<ExitCode> {
+    let name = drivers::chosen(&arguments.driver)?;
+    let source = Source::open(&arguments.weights.weights)?;
+    let lines = score::read(&arguments.input, &source)?;
+    let mut weights = source.weights()?;
+    if let Some(path) = &arguments.adapter {
+        let adapter = Adapter::open(path, &weights.architecture)?;
+        weights.parameters = adapter.merged(&weights.parameters);
     }
+    drop(source);
+    let mut driver = drivers::start(&name, &Arc::new(weights))?;
+    let items = score::score(driver.as_mut(), &lines)?;
+    match arguments.output {
+        Format::Json => {
+            let items: Vec<Json> = items.iter().map(|item| json!(item)).collect();
+            show_list("ScoreList", &items);
+        }
+        Format::Table => {
+            show(&format!("{:>6} {:>8} {:>9}", "LINE", "TOKENS", "LOSS"));
+            for item in &items {
+                show(&format!("{:>6} {:>8} {:>9.4}", item.line, item.tokens, item.loss));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn probed(name: &str) -> Json {
     let output = std::env::current_exe()
         .and_then(|program| Command::new(program).args(["probe", name]).output());
     let (starts, detail) = match output {
@@ -116,7 +143,7 @@ fn probed(name: &str, built: bool) -> Json {
         }
         Err(error) => (false, format!("its probe does not start: {error}")),
     };
-    json!({"name": name, "built": true, "starts": starts, "detail": detail})
+    json!({"name": name, "starts": starts, "detail": detail})
 }
 
 /// Computes one small gradient with the driver.
@@ -124,7 +151,7 @@ pub fn probe(name: &str) -> Result<ExitCode> {
     let name = drivers::resolve(name, None)?;
     let weights = Arc::new(tiny::weights(1));
     let mut driver = drivers::start(&name, &weights)?;
-    let adapter = Adapter::random(&weights.config, 2, 4.0, 1);
+    let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
     driver.use_adapter(&adapter)?;
     let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
     let mut gradient = vec![0.0; adapter.values.len()];
@@ -148,9 +175,9 @@ pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
     let weights = Arc::new(Source::open(&arguments.weights.weights)?.weights()?);
     let name = drivers::resolve(&arguments.driver, None)?;
     let mut driver = drivers::start(&name, &weights)?;
-    let mut adapter = Adapter::random(&weights.config, rank, 2.0 * rank as f32, 1);
+    let mut adapter = Adapter::random(&weights.architecture, rank, 2.0 * rank as f32, 1);
     let mut moments = crate::optimiser::AdamW::new(adapter.values.len());
-    let vocabulary = weights.config.vocabulary as u32;
+    let vocabulary = weights.architecture.vocabulary as u32;
     let sequences: Vec<Sequence> = (0..batch as u32)
         .map(|row| Sequence {
             tokens: (0..seq as u32).map(|i| (row * 7919 + i * 104_729) % vocabulary).collect(),

@@ -1,22 +1,23 @@
-//! The `cpu` driver: a Llama with a hand-written backward pass over plain slices.
+//! The `cpu` driver: blocks with hand-written backwards over plain slices.
 //!
 //! Knows how to compute fast on the cores of one machine. Never knows files, steps or schedules.
 
-pub mod attention;
-pub mod backward;
-pub mod forward;
 pub mod generate;
-pub mod math;
-pub mod matrix;
+mod layer;
+pub mod model;
 
 use crate::batch::Batch;
+use crate::blocks::attention::Context;
+use crate::blocks::embedding::{self, positions};
+use crate::blocks::linear;
+use crate::blocks::matrix::sized;
+use crate::blocks::norm;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::lora::Adapter;
-use crate::weights::Weights;
-use backward::{Gradients, block_backward};
-use forward::{Model, Scratch, Tape};
-use matrix::sized;
+use crate::weights::{Parameters, Weights};
+use layer::{Gradients, Reach, Tape, Workspace};
+use model::{HeadGradients, HeadWorkspace, Model};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -26,28 +27,71 @@ pub struct Cpu {
     model: Model,
     tapes: Vec<Tape>,
     last: Vec<f32>,
-    scratch: Scratch,
-    gradients: Gradients,
+    /// Gradient of the residual stream
+    stream: Vec<f32>,
+    workspace: Workspace,
+    head: HeadWorkspace,
 }
 
 impl Cpu {
     pub fn new(base: Arc<Weights>) -> Self {
         let model = Model::new(&base);
-        let tapes = (0..base.config.layers).map(|_| Tape::default()).collect();
-        let (last, scratch, gradients) = Default::default();
-        Self { base, model, tapes, last, scratch, gradients }
+        let tapes = model.architecture.layers.iter().map(|_| Tape::default()).collect();
+        let (last, stream, workspace, head) = Default::default();
+        Self { base, model, tapes, last, stream, workspace, head }
     }
 
-    /// Runs all blocks, leaving one tape a block and the output in `last`.
+    /// The loss summed over the scored rows; adds the gradients of that sum for every parameter.
+    pub fn full_gradients(&mut self, batch: &Batch, gradient: &mut Parameters) -> Result<f64> {
+        self.check(batch)?;
+        self.forward(batch);
+        let Self { model, tapes, last, stream, workspace, head, .. } = self;
+        let stream = sized(stream, last.len());
+        let outer = Arc::make_mut(&mut gradient.outer);
+        let tied = outer.head.is_empty();
+        let into_head = if tied { &mut outer.embedding } else { &mut outer.head };
+        let gradients = HeadGradients {
+            stream: &mut *stream,
+            head: linear::Gradient::Full { weight: into_head, bias: &mut [] },
+            norm: outer.norm.norm_gradient(),
+        };
+        let loss = model.score(last, batch, head, Some(gradients));
+        for (index, tape) in tapes.iter_mut().enumerate().rev() {
+            let mut own = Gradients::full(&mut gradient.layers[index]);
+            let (layer, bounds) = (model.layer(index), &batch.bounds);
+            layer.backward(bounds, tape, Reach::Input, &mut own, workspace, stream);
+        }
+        let mut tables =
+            embedding::Gradient { tokens: &mut outer.embedding, positions: &mut outer.positions };
+        let (places, padding) = (positions(&batch.bounds), model.architecture.padding);
+        model.embedding().backward(&batch.tokens, &places, padding, stream, &mut tables);
+        Ok(loss)
+    }
+
+    /// Logits of the next token after every token of the batch: `[tokens, vocabulary]`
+    pub fn logits(&mut self, batch: &Batch) -> Result<Vec<f32>> {
+        self.check(batch)?;
+        self.forward(batch);
+        let rows: Vec<usize> = (0..batch.tokens.len()).collect();
+        Ok(self.model.logits(&self.last, &rows))
+    }
+
+    fn check(&self, batch: &Batch) -> Result<()> {
+        batch.check_vocabulary(self.model.architecture.vocabulary)?;
+        self.model.architecture.check_length(batch.longest())
+    }
+
+    /// Runs all layers, leaving one tape a layer and the output in `last`.
     fn forward(&mut self, batch: &Batch) {
-        let Self { model, tapes, last, scratch, .. } = self;
-        model.embed(&batch.tokens, &mut tapes[0].input);
-        for (index, layer) in model.layers.iter().enumerate() {
+        let Self { model, tapes, last, workspace, .. } = self;
+        model.reach(batch.longest());
+        let places = positions(&batch.bounds);
+        model.embedding().forward(&batch.tokens, &places, &mut tapes[0].input);
+        for index in 0..tapes.len() {
             let (done, rest) = tapes.split_at_mut(index + 1);
             let out = rest.first_mut().map_or(&mut *last, |next| &mut next.input);
-            model.block(layer, &mut done[index], scratch, out, |qkv, mixed, probabilities| {
-                model.mix_whole(&batch.bounds, qkv, mixed, probabilities);
-            });
+            let (layer, tape) = (model.layer(index), &mut done[index]);
+            layer.forward(&batch.bounds, Context::Whole, tape, workspace, out);
         }
     }
 }
@@ -61,35 +105,44 @@ impl Driver for Cpu {
     }
 
     fn use_adapter(&mut self, adapter: &Adapter) -> Result<()> {
-        let layers = self.model.layers.par_iter_mut().zip(&self.base.layers).enumerate();
+        let base = &self.base.parameters.layers;
+        let layers = self.model.parameters.layers.par_iter_mut().zip(base).enumerate();
         layers.for_each(|(index, (merged, base))| adapter.merge_layer(index, base, merged));
         Ok(())
     }
 
     fn loss(&mut self, batch: &Batch) -> Result<f64> {
-        batch.check_vocabulary(self.model.config.vocabulary)?;
-        let Self { model, tapes, last, scratch, .. } = self;
+        self.check(batch)?;
+        let Self { model, tapes, last, workspace, head, .. } = self;
+        model.reach(batch.longest());
         let tape = &mut tapes[0];
-        model.embed(&batch.tokens, &mut tape.input);
-        for layer in &model.layers {
-            model.block(layer, tape, scratch, last, |qkv, mixed, probabilities| {
-                model.mix_whole(&batch.bounds, qkv, mixed, probabilities);
-            });
+        let places = positions(&batch.bounds);
+        model.embedding().forward(&batch.tokens, &places, &mut tape.input);
+        for index in 0..model.architecture.layers.len() {
+            let layer = model.layer(index);
+            layer.forward(&batch.bounds, Context::Whole, tape, workspace, last);
             std::mem::swap(&mut tape.input, last);
         }
-        Ok(model.score(&tape.input, batch, scratch, None))
+        Ok(model.score(&tape.input, batch, head, None))
     }
 
     fn gradients(&mut self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> Result<f64> {
-        batch.check_vocabulary(self.model.config.vocabulary)?;
+        self.check(batch)?;
         self.forward(batch);
-        let Self { model, tapes, last, scratch, gradients, .. } = self;
-        let stream = sized(&mut gradients.stream, last.len());
-        let loss = model.score(last, batch, scratch, Some(stream));
-        for index in (0..model.layers.len()).rev() {
-            let tape = &mut tapes[index];
-            let bounds = &batch.bounds;
-            block_backward(model, index, tape, bounds, adapter, scratch, gradients, gradient);
+        let Self { model, tapes, last, stream, workspace, head, .. } = self;
+        let stream = sized(stream, last.len());
+        let gradients = HeadGradients {
+            stream: &mut *stream,
+            head: linear::Gradient::Frozen,
+            norm: norm::Gradient::default(),
+        };
+        let loss = model.score(last, batch, head, Some(gradients));
+        for (index, tape) in tapes.iter_mut().enumerate().rev() {
+            let mut own = Gradients::low_rank(adapter, index, gradient);
+            // Below the first layer's matrices nothing learns.
+            let reach = if index > 0 { Reach::Input } else { Reach::Matrices };
+            let (layer, bounds) = (model.layer(index), &batch.bounds);
+            layer.backward(bounds, tape, reach, &mut own, workspace, stream);
         }
         Ok(loss)
     }

@@ -33,6 +33,13 @@ pub fn add_product_here(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, 
     matmul(out, Accum::Add, a, b, scale, Par::Seq);
 }
 
+/// Adds every row of `matrix` to `sum`; does nothing where `sum` is empty.
+pub fn add_rows(sum: &mut [f32], matrix: MatRef<'_, f32>) {
+    for row in 0..if sum.is_empty() { 0 } else { matrix.nrows() } {
+        sum.iter_mut().enumerate().for_each(|(column, sum)| *sum += matrix[(row, column)]);
+    }
+}
+
 /// Cuts rows of `width` at `bounds`, one piece per sequence.
 pub fn split_rows<'a>(
     mut data: &'a mut [f32],

@@ -1,0 +1,209 @@
+//! Linear layers: `y = x Wᵀ + b`, and the gradients of full or low-rank weights.
+//!
+//! With `y = x (W + s B A)ᵀ`, the gradients of a low-rank pair are `dB = s dyᵀ (x Aᵀ)` and
+//! `dA = s (dy B)ᵀ x` (Hu et al. 2021, LoRA, section 4.1); those of full weights are `dW = dyᵀ x`
+//! and `db = Σ dy`.
+
+use super::matrix::{add_product, add_rows, product, rows, rows_mut, sized};
+use faer::MatRef;
+
+/// A linear layer of `outputs` rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Linear<'a> {
+    pub inputs: usize,
+    /// `[outputs, inputs]`
+    pub weight: &'a [f32],
+    /// `[outputs]`, or empty where there is none
+    pub bias: &'a [f32],
+}
+
+impl Linear<'_> {
+    pub fn outputs(&self) -> usize {
+        self.weight.len() / self.inputs
+    }
+
+    /// `out[rows, outputs] = x[rows, inputs] Wᵀ + b`
+    pub fn forward(&self, x: &[f32], out: &mut [f32]) {
+        let width = self.outputs();
+        product(rows_mut(out, width), rows(x, self.inputs), self.transposed());
+        self.add_bias(out);
+    }
+
+    /// `out += x Wᵀ + b`, for results that join a residual stream.
+    pub fn add_forward(&self, x: &[f32], out: &mut [f32]) {
+        let width = self.outputs();
+        add_product(rows_mut(out, width), rows(x, self.inputs), self.transposed(), 1.0);
+        self.add_bias(out);
+    }
+
+    /// `out[rows, inputs] = upstream[rows, outputs] W`, the gradient of the input.
+    pub fn backward(&self, upstream: &[f32], out: &mut [f32]) {
+        let width = self.outputs();
+        let weight = rows(self.weight, self.inputs);
+        product(rows_mut(out, self.inputs), rows(upstream, width), weight);
+    }
+
+    fn transposed(&self) -> MatRef<'_, f32> {
+        rows(self.weight, self.inputs).transpose()
+    }
+
+    fn add_bias(&self, out: &mut [f32]) {
+        if !self.bias.is_empty() {
+            out.chunks_exact_mut(self.bias.len()).for_each(|row| add(row, self.bias));
+        }
+    }
+}
+
+fn add(row: &mut [f32], more: &[f32]) {
+    row.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+}
+
+/// Where the gradient of a linear layer's parameters is added to.
+#[derive(Debug)]
+pub enum Gradient<'a> {
+    /// Nowhere: the layer is frozen.
+    Frozen,
+    /// As the layer's own: `weight` `[outputs, inputs]`, `bias` `[outputs]` or empty.
+    Full {
+        weight: &'a mut [f32],
+        bias: &'a mut [f32],
+    },
+    LowRank(LowRank<'a>),
+}
+
+/// Low-rank updates of rows of one weight; all read the same input.
+#[derive(Debug)]
+pub struct LowRank<'a> {
+    pub rank: usize,
+    /// What the product `B A` is multiplied by.
+    pub scale: f32,
+    /// All `A [rank, inputs]`, one below the other.
+    pub a: &'a [f32],
+    pub a_gradient: &'a mut [f32],
+    pub updates: Vec<Update<'a>>,
+}
+
+/// The update of the rows from `first_row` on.
+#[derive(Debug)]
+pub struct Update<'a> {
+    pub first_row: usize,
+    /// `[outputs, rank]`
+    pub b: &'a [f32],
+    pub b_gradient: &'a mut [f32],
+}
+
+/// Products of the low-rank gradients, `[rows, rank × updates]` each.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    through_a: Vec<f32>,
+    through_b: Vec<f32>,
+}
+
+impl Gradient<'_> {
+    /// Adds the gradients for input `x[rows, inputs]` and `upstream[rows, outputs]`.
+    pub fn add(&mut self, inputs: usize, x: &[f32], upstream: &[f32], workspace: &mut Workspace) {
+        let x = rows(x, inputs);
+        let width = upstream.len() / x.nrows().max(1);
+        let upstream = rows(upstream, width);
+        match self {
+            Self::Frozen => {}
+            Self::Full { weight, bias } => {
+                add_product(rows_mut(weight, inputs), upstream.transpose(), x, 1.0);
+                add_rows(bias, upstream);
+            }
+            Self::LowRank(low_rank) => low_rank.add(x, upstream, workspace),
+        }
+    }
+}
+
+impl LowRank<'_> {
+    fn add(&mut self, x: MatRef<'_, f32>, upstream: MatRef<'_, f32>, workspace: &mut Workspace) {
+        let (rank, scale, inputs) = (self.rank, self.scale, x.ncols());
+        let width = rank * self.updates.len();
+        let through_a = sized(&mut workspace.through_a, x.nrows() * width);
+        product(rows_mut(through_a, width), x, rows(self.a, inputs).transpose());
+        let through_b = sized(&mut workspace.through_b, x.nrows() * width);
+        for (index, update) in self.updates.iter_mut().enumerate() {
+            let b = rows(update.b, rank);
+            let upstream = upstream.subcols(update.first_row, b.nrows());
+            let through_b = rows_mut(through_b, width).subcols_mut(index * rank, rank);
+            product(through_b, upstream, b);
+            let through_a = rows(through_a, width).subcols(index * rank, rank);
+            add_product(rows_mut(update.b_gradient, rank), upstream.transpose(), through_a, scale);
+        }
+        let a_gradient = rows_mut(self.a_gradient, inputs);
+        add_product(a_gradient, rows(through_b, width).transpose(), x, scale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::{Check, drawn};
+    use super::*;
+
+    const ROWS: usize = 5;
+    const INPUTS: usize = 6;
+    const OUTPUTS: usize = 4;
+
+    fn forward(weight: &[f32], bias: &[f32], x: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; ROWS * OUTPUTS];
+        Linear { inputs: INPUTS, weight, bias }.forward(x, &mut out);
+        out
+    }
+
+    #[test]
+    fn the_gradients_of_input_weight_and_bias_are_right() {
+        let (weight, bias) = (drawn(1, OUTPUTS * INPUTS), drawn(2, OUTPUTS));
+        let x = drawn(3, ROWS * INPUTS);
+        let check = Check::new(ROWS * OUTPUTS);
+        let mut into_x = vec![0.0; x.len()];
+        Linear { inputs: INPUTS, weight: &weight, bias: &bias }
+            .backward(check.upstream(), &mut into_x);
+        let (mut into_weight, mut into_bias) = (vec![0.0; weight.len()], vec![0.0; OUTPUTS]);
+        Gradient::Full { weight: &mut into_weight, bias: &mut into_bias }.add(
+            INPUTS,
+            &x,
+            check.upstream(),
+            &mut Workspace::default(),
+        );
+        check.gradient("x", &x, &into_x, |x| forward(&weight, &bias, x));
+        check.gradient("weight", &weight, &into_weight, |weight| forward(weight, &bias, &x));
+        check.gradient("bias", &bias, &into_bias, |bias| forward(&weight, bias, &x));
+    }
+
+    #[test]
+    fn the_gradients_of_a_low_rank_update_are_right() {
+        const RANK: usize = 2;
+        const SCALE: f32 = 0.7;
+        let (a, b) = (drawn(1, 2 * RANK * INPUTS), drawn(2, OUTPUTS * RANK));
+        let (weight, x) = (drawn(3, OUTPUTS * INPUTS), drawn(4, ROWS * INPUTS));
+        // Two updates, of the first row and of the other three.
+        let split = RANK;
+        let updated = |a: &[f32], b: &[f32]| {
+            let mut weight = weight.clone();
+            for row in 0..OUTPUTS {
+                let a = &a[if row == 0 { 0 } else { RANK * INPUTS }..];
+                for column in 0..INPUTS {
+                    for k in 0..RANK {
+                        let product = b[row * RANK + k] * a[k * INPUTS + column];
+                        weight[row * INPUTS + column] += SCALE * product;
+                    }
+                }
+            }
+            forward(&weight, &[], &x)
+        };
+        let check = Check::new(ROWS * OUTPUTS);
+        let (mut into_a, mut into_b) = (vec![0.0; a.len()], vec![0.0; b.len()]);
+        let (first, second) = into_b.split_at_mut(split);
+        let updates = vec![
+            Update { first_row: 0, b: &b[..split], b_gradient: first },
+            Update { first_row: 1, b: &b[split..], b_gradient: second },
+        ];
+        let a_gradient = &mut into_a;
+        let low_rank = LowRank { rank: RANK, scale: SCALE, a: &a, a_gradient, updates };
+        let mut workspace = Workspace::default();
+        Gradient::LowRank(low_rank).add(INPUTS, &x, check.upstream(), &mut workspace);
+        check.gradient("a", &a, &into_a, |a| updated(a, &b));
+        check.gradient("b", &b, &into_b, |b| updated(&a, b));
+    }
+}

@@ -1,0 +1,401 @@
+//! Tiny models of every family against `transformers`: logits, loss, gradients of all tensors.
+//!
+//! `reference/families.py` made the expected numbers. Each model goes the way of a real one: its
+//! `config.json` and safetensors are written to a directory and read from there.
+
+use het_train::architecture::Architecture;
+use het_train::batch::{Batch, Sequence};
+use het_train::cpu::Cpu;
+use het_train::cpu::generate::generate;
+use het_train::cpu::model::Model;
+use het_train::driver::Driver;
+use het_train::hub::f32_bytes;
+use het_train::lora::Adapter;
+use het_train::names::{Tensor, buffers};
+use het_train::optimiser::AdamW;
+use het_train::weights::{Parameters, Source, Weights, transposed};
+use het_train::{export, tiny};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde::Deserialize;
+use serde_json::{Map, Value as Json, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Of logits and losses, absolutely.
+const TOLERANCE: f64 = 1e-4;
+/// Of gradients, relative to the size of the gradient.
+const GRADIENT_TOLERANCE: f64 = 2e-4;
+
+/// Of a model's gradients, relative to the norm of all of them.
+const ROUNDING: f64 = 1e-6;
+
+#[derive(Deserialize)]
+struct Case {
+    config: Map<String, Json>,
+    /// The same as this version of `transformers` writes it.
+    rewritten: Option<Map<String, Json>>,
+    tokens: Vec<Vec<u32>>,
+    loss: f64,
+    /// Of each sequence, of some rows
+    logits: Vec<BTreeMap<usize, Vec<f64>>>,
+    /// Shapes
+    tensors: BTreeMap<String, Vec<usize>>,
+    gradients: BTreeMap<String, Gradient>,
+    curves: Option<Curves>,
+}
+
+/// Losses of 50 steps of AdamW on the same batch.
+#[derive(Deserialize)]
+struct Curves {
+    full: Vec<f64>,
+    low_rank: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Gradient {
+    norm: f64,
+    entries: BTreeMap<usize, f64>,
+}
+
+fn cases() -> Vec<(String, Case)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/families");
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory)
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it is readable").path())
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 30);
+    let read = |path: PathBuf| {
+        let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("it is readable");
+        (name, serde_json::from_str(&text).expect("it is a case"))
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The values that `fill` in `families.py` gives a tensor.
+fn fill(name: &str, shape: &[usize], is_gemma: bool) -> Vec<f32> {
+    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |seed, byte| {
+        (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let value = |index: u64| {
+        let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let unit = (z >> 40) as f64 / f64::from(1 << 23) - 1.0;
+        if shape.len() > 1 {
+            return (unit * (3.0f64 / 32.0).sqrt()) as f32;
+        }
+        let base = if name.ends_with("weight") && !is_gemma { 1.0 } else { 0.0 };
+        (base + 0.25 * unit) as f32
+    };
+    (0..shape.iter().product::<usize>() as u64).map(value).collect()
+}
+
+/// Writes a model's files; `shards` of them hold the tensors.
+fn write(case: &Case, config: &Map<String, Json>, shards: usize, directory: &Path) {
+    let is_gemma = config["model_type"].as_str().is_some_and(|kind| kind.starts_with("gemma"));
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = case
+        .tensors
+        .iter()
+        .map(|(name, shape)| (name.clone(), shape.clone(), f32_bytes(&fill(name, shape, is_gemma))))
+        .collect();
+    let mut map = BTreeMap::new();
+    for shard in 0..shards {
+        let file = match shards {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{:05}-of-{shards:05}.safetensors", shard + 1),
+        };
+        let views = tensors.iter().skip(shard).step_by(shards).map(|(name, shape, bytes)| {
+            map.insert(name.clone(), file.clone());
+            (name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("it fits"))
+        });
+        let bytes = safetensors::serialize(views.collect::<Vec<_>>(), None).expect("they fit");
+        fs::write(directory.join(&file), bytes).expect("written");
+    }
+    if shards > 1 {
+        let index = json!({"metadata": {}, "weight_map": map}).to_string();
+        fs::write(directory.join("model.safetensors.index.json"), index).expect("written");
+    }
+    let config = serde_json::to_string(config).expect("JSON");
+    fs::write(directory.join("config.json"), config).expect("written");
+}
+
+fn load(name: &str, case: &Case, config: &Map<String, Json>, shards: usize) -> Weights {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    write(case, config, shards, directory.path());
+    let source = Source::open(&directory.path().display().to_string());
+    let weights = source.and_then(|source| source.weights());
+    weights.unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn batch(case: &Case) -> Batch {
+    let sequences = case
+        .tokens
+        .iter()
+        .map(|tokens| Sequence { tokens: tokens.clone(), scored: vec![true; tokens.len()] });
+    Batch::pack(&sequences.collect::<Vec<_>>(), 64)
+}
+
+/// A gradient in the shape that the file has.
+fn as_stored(tensor: &Tensor, values: &[f32], weights: &Weights) -> Vec<f32> {
+    match tensor.name.is_transposed(weights.architecture.family) {
+        true => transposed(values, tensor.shape[1]),
+        false => values.to_vec(),
+    }
+}
+
+#[test]
+fn logits_and_losses_are_those_of_transformers() {
+    for (name, case) in cases() {
+        let weights = Arc::new(load(&name, &case, &case.config, 1));
+        let batch = batch(&case);
+        let mut cpu = Cpu::new(weights.clone());
+        let logits = cpu.logits(&batch).expect("a valid batch");
+        let width = weights.architecture.vocabulary;
+        for (sequence, rows) in case.logits.iter().enumerate() {
+            for (row, expected) in rows {
+                let row = (batch.bounds[sequence] + row) * width;
+                let found = &logits[row..row + width];
+                let pairs = found.iter().zip(expected);
+                let worst = pairs.map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max);
+                assert!(worst < TOLERANCE, "{name}, sequence {sequence}, row {row}: {worst}");
+            }
+        }
+        let loss = cpu.loss(&batch).expect("a valid batch") / batch.rows.len() as f64;
+        assert!((loss - case.loss).abs() < TOLERANCE, "{name}: {loss}, not {}", case.loss);
+    }
+}
+
+#[test]
+fn gradients_of_all_tensors_are_those_of_transformers() {
+    for (name, case) in cases() {
+        let weights = Arc::new(load(&name, &case, &case.config, 1));
+        let batch = batch(&case);
+        let mut gradient = Parameters::zeros(&weights.architecture);
+        let mut cpu = Cpu::new(weights.clone());
+        cpu.full_gradients(&batch, &mut gradient).expect("a valid batch");
+        // Some have no gradient but rounding: shifting all keys alike changes no probability.
+        let total = case.gradients.values().map(|g| g.norm.powi(2)).sum::<f64>().sqrt();
+        let floor = ROUNDING * total;
+        let mut left = case.gradients.keys().collect::<Vec<_>>();
+        for (tensor, values) in gradient.tensors(&weights.architecture) {
+            let stored = tensor.name.hub_name(weights.architecture.family);
+            let expected = &case.gradients[&stored];
+            left.retain(|&name| *name != stored);
+            let values = as_stored(&tensor, values, &weights);
+            let found = |value: f32| f64::from(value) / batch.rows.len() as f64;
+            let norm = values.iter().map(|&v| found(v).powi(2)).sum::<f64>().sqrt();
+            let error = (norm - expected.norm).abs();
+            let bound = GRADIENT_TOLERANCE * expected.norm + floor;
+            assert!(error < bound, "{name}, {stored}: {norm}, not {}", expected.norm);
+            let typical = expected.norm / (values.len() as f64).sqrt();
+            for (&place, &entry) in &expected.entries {
+                let error = (found(values[place]) - entry).abs();
+                let bound = GRADIENT_TOLERANCE * (entry.abs() + typical) + floor;
+                assert!(error < bound, "{name}, {stored}[{place}]: off by {error}, of {entry}");
+            }
+        }
+        assert!(left.is_empty(), "{name}: {left:?} have no gradient");
+    }
+}
+
+#[test]
+fn gradients_of_an_adapter_follow_from_those_of_the_matrices() {
+    for (name, case) in cases() {
+        let base = load(&name, &case, &case.config, 1);
+        let architecture = base.architecture.clone();
+        let mut adapter = Adapter::random(&architecture, RANK, 3.0, 7);
+        let values = adapter.values.iter_mut().enumerate();
+        values.for_each(|(index, value)| *value += 0.02 * (index as f32 * 1.3).sin());
+        let batch = batch(&case);
+        let mut cpu = Cpu::new(Arc::new(base.clone()));
+        cpu.use_adapter(&adapter).expect("it fits");
+        let mut found = vec![0.0; adapter.values.len()];
+        let loss = cpu.gradients(&adapter, &batch, &mut found).expect("a valid batch");
+        let parameters = adapter.merged(&base.parameters);
+        let merged = Weights { parameters, ..base };
+        let mut full = Parameters::zeros(&architecture);
+        let mut cpu = Cpu::new(Arc::new(merged));
+        let same = cpu.full_gradients(&batch, &mut full).expect("a valid batch");
+        assert!((loss - same).abs() < 1e-4 * loss, "{name}: {loss}, not {same}");
+        for layer in 0..architecture.layers.len() {
+            for group in adapter.groups(layer) {
+                let matrix = &full.layers[layer].part(group.part).weight;
+                for slot in &group.slots {
+                    let rows = &matrix[slot.first_row * group.inputs..];
+                    let a = &adapter.values[slot.a.clone()];
+                    let b = &adapter.values[slot.b.clone()];
+                    let at =
+                        |row: usize, column: usize| f64::from(rows[row * group.inputs + column]);
+                    let into_b = |index: usize| -> f64 {
+                        let (row, k) = (index / RANK, index % RANK);
+                        let columns = 0..group.inputs;
+                        columns.map(|c| at(row, c) * f64::from(a[k * group.inputs + c])).sum()
+                    };
+                    let into_a = |index: usize| -> f64 {
+                        let (k, column) = (index / group.inputs, index % group.inputs);
+                        (0..slot.outputs).map(|r| at(r, column) * f64::from(b[r * RANK + k])).sum()
+                    };
+                    compare(&name, &found[slot.b.clone()], adapter.scale(), into_b);
+                    compare(&name, &found[slot.a.clone()], adapter.scale(), into_a);
+                }
+            }
+        }
+    }
+}
+
+fn compare(name: &str, found: &[f32], scale: f32, expected: impl Fn(usize) -> f64) {
+    let largest = found.iter().fold(0f32, |m, v| m.max(v.abs()));
+    for (index, &found) in found.iter().enumerate() {
+        let expected = f64::from(scale) * expected(index);
+        let error = (f64::from(found) - expected).abs();
+        assert!(error < 1e-3 * f64::from(largest), "{name}[{index}]: {found}, not {expected}");
+    }
+}
+
+/// As `RATE`, `RANK` and `ALPHA` in `families.py`.
+const RATE: f32 = 2e-3;
+const RANK: usize = 4;
+const ALPHA: f32 = 8.0;
+/// Of a loss, relatively.
+const CURVE_TOLERANCE: f64 = 1e-2;
+
+fn compare_curve(name: &str, expected: &[f64], mut step: impl FnMut(u64) -> f64) {
+    assert_eq!(expected.len(), 50);
+    for (index, expected) in expected.iter().enumerate() {
+        let loss = step(index as u64 + 1);
+        let error = (loss - expected).abs() / expected;
+        assert!(error < CURVE_TOLERANCE, "{name}, step {}: {loss}, not {expected}", index + 1);
+    }
+}
+
+#[test]
+fn full_training_goes_as_with_transformers() {
+    for (name, case) in cases() {
+        let Some(curves) = &case.curves else { continue };
+        let mut weights = load(&name, &case, &case.config, 1);
+        let (architecture, batch) = (weights.architecture.clone(), batch(&case));
+        let flat = |parameters: &Parameters| -> Vec<f32> {
+            parameters.tensors(&architecture).into_iter().flat_map(|(_, v)| v.to_vec()).collect()
+        };
+        let mut values = flat(&weights.parameters);
+        let mut moments = AdamW::new(values.len());
+        compare_curve(&name, &curves.full, |step| {
+            let mut gradient = Parameters::zeros(&architecture);
+            let mut cpu = Cpu::new(Arc::new(weights.clone()));
+            let loss = cpu.full_gradients(&batch, &mut gradient).expect("a valid batch");
+            let scored = batch.rows.len() as f32;
+            let gradient: Vec<f32> = flat(&gradient).iter().map(|g| g / scored).collect();
+            moments.update(&mut values, &gradient, RATE, step);
+            weights.parameters = unflat(&architecture, &values);
+            loss / f64::from(scored)
+        });
+    }
+}
+
+/// Parameters from all values in the order of the tensors.
+fn unflat(architecture: &Architecture, values: &[f32]) -> Parameters {
+    let mut places = Vec::new();
+    let mut next = 0;
+    for tensor in buffers(architecture).into_iter().flat_map(|buffer| buffer.tensors) {
+        places.push((tensor.name, next));
+        next += tensor.values();
+    }
+    let read = |tensor: &Tensor| {
+        let place = places.iter().find(|(name, _)| *name == tensor.name).expect("it is there").1;
+        Ok(values[place..place + tensor.values()].to_vec())
+    };
+    Parameters::read(architecture, read).expect("all are there")
+}
+
+#[test]
+fn training_an_adapter_goes_as_with_transformers() {
+    for (name, case) in cases() {
+        let Some(curves) = &case.curves else { continue };
+        let weights = load(&name, &case, &case.config, 1);
+        let is_gemma = name.starts_with("gemma");
+        let mut adapter = Adapter::zeros(&weights.architecture, RANK, ALPHA);
+        for (name, shape, place) in adapter.tensors().collect::<Vec<_>>() {
+            if name.contains("lora_A") {
+                adapter.values[place].copy_from_slice(&fill(&name, &shape, is_gemma));
+            }
+        }
+        let mut moments = AdamW::new(adapter.values.len());
+        let (mut cpu, batch) = (Cpu::new(Arc::new(weights)), batch(&case));
+        compare_curve(&name, &curves.low_rank, |step| {
+            let mut gradient = vec![0.0; adapter.values.len()];
+            cpu.use_adapter(&adapter).expect("it fits");
+            let loss = cpu.gradients(&adapter, &batch, &mut gradient).expect("a valid batch");
+            let scored = batch.rows.len() as f32;
+            gradient.iter_mut().for_each(|g| *g /= scored);
+            moments.update(&mut adapter.values, &gradient, RATE, step);
+            loss / f64::from(scored)
+        });
+    }
+}
+
+#[test]
+fn a_configuration_means_the_same_however_it_is_written() {
+    let mut rewritten = 0;
+    for (name, case) in cases() {
+        let Some(config) = &case.rewritten else { continue };
+        let (old, new) = (load(&name, &case, &case.config, 1), load(&name, &case, config, 1));
+        assert_eq!(old.architecture, new.architecture, "{name}");
+        rewritten += 1;
+    }
+    assert!(rewritten >= 7);
+}
+
+#[test]
+fn shards_hold_what_one_file_holds() {
+    for (name, case) in cases() {
+        let (one, three) =
+            (load(&name, &case, &case.config, 1), load(&name, &case, &case.config, 3));
+        assert_eq!(one.parameters, three.parameters, "{name}");
+    }
+}
+
+#[test]
+fn an_exported_model_is_the_model() {
+    let tokenizer = tiny::tokenizer().expect("built in");
+    for (name, case) in cases() {
+        let weights = load(&name, &case, &case.config, 1);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        export::hub(&weights, &tokenizer, directory.path()).expect("written");
+        let source = Source::open(&directory.path().display().to_string()).expect("it opens");
+        let read = source.weights().expect("it is whole");
+        assert_eq!(read.architecture, weights.architecture, "{name}");
+        assert_eq!(read.parameters, weights.parameters, "{name}");
+    }
+}
+
+#[test]
+fn a_tensor_that_nothing_uses_is_refused_by_its_name() {
+    let (_, mut case) = cases().into_iter().find(|(name, _)| name == "llama").expect("there");
+    case.tensors.insert("model.layers.0.self_attn.q_norm.weight".into(), vec![8]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    write(&case, &case.config, 1, directory.path());
+    let source = Source::open(&directory.path().display().to_string()).expect("it opens");
+    let error = source.weights().expect_err("it has a norm that a Llama has not");
+    assert!(error.to_string().contains("self_attn.q_norm.weight"), "{error}");
+}
+
+#[test]
+fn generation_with_kept_keys_is_that_without() {
+    for (name, case) in cases() {
+        let weights = load(&name, &case, &case.config, 1);
+        let (mut model, prompts) = (Model::new(&weights), vec![case.tokens[1].clone()]);
+        let together = generate(&mut model, &prompts, None, 8).expect("short prompts");
+        let mut tokens = prompts[0].clone();
+        for &expected in &together[0] {
+            let next = generate(&mut model, &[tokens.clone()], None, 1).expect("a short prompt");
+            assert_eq!(next[0], [expected], "{name}");
+            tokens.push(expected);
+        }
+    }
+}

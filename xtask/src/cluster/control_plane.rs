@@ -199,6 +199,8 @@ impl ControlPlane {
             ("service-cluster-ip-range", "10.0.0.0/24"),
             ("authorization-mode", "RBAC"),
             ("allow-privileged", "true"),
+            // Nobody looks up names of nodes.
+            ("kubelet-preferred-address-types", "InternalIP"),
             ("token-auth-file", &self.path("tokens.csv")),
             ("audit-log-path", &self.path("audit.log")),
             // In MiB: whoever reads it wants all of it.

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ use super::real_node::{self, DNS, RealNode};
 const SCHEDULER: &str = "real";
 /// `het`, the program of the gang, and a shell.
 const PROGRAMS: &str = "heterosis.test/programs:1";
+/// What a program of a pod writes.
+const SAID: &str = "as urgent as can be\n";
 /// Services, as the API server has them, and nodes.
 const ADDRESSES: [&str; 4] = ["10.0.0.1/32", "10.0.0.10/32", "10.10.0.1/32", "10.10.0.2/32"];
 const LIMIT: Duration = Duration::from_secs(180);
@@ -85,9 +87,15 @@ fn play_gang(cluster: &ControlPlane, binaries: &Binaries, installed: &Installed)
     let node = |number| RealNode::start(cluster, binaries, number, CORES_KEPT, &images);
     let nodes = [node(1)?, node(2)?];
     println!("two nodes are ready after {} s", began.elapsed().as_secs());
-    let _server = installed.server(&dir.join("home"), &["--rank-image", PROGRAMS])?;
+    let home = dir.join("home");
+    let _server = installed.server(&home, &["--rank-image", PROGRAMS])?;
     let run = Run { cluster, binaries, nodes: &nodes, began: Instant::now() };
     run.play()?;
+    let logs = asked(installed, &home, &["logs", "urgent"])?;
+    if logs.stdout != SAID.as_bytes() {
+        bail!("`het logs` shows something else: {logs:?}");
+    }
+    println!("`het logs` shows what a pod wrote");
     let expected = expected(dir, &program)?;
     let weights = fs::read_to_string(dir.join("shared/result/weights"))?;
     if weights != expected {
@@ -120,10 +128,7 @@ fn play_example(
     let job = dir.join("example.yaml");
     fs::write(&job, example_in_pods()?)?;
     let run = Run { cluster, binaries, nodes: &nodes, began: Instant::now() };
-    let het = |words: &[&str]| {
-        let output = Command::new(&installed.het).args(words).env("HET_HOME", &home).output();
-        output.context("`het` does not start")
-    };
+    let het = |words: &[&str]| asked(installed, &home, words);
     run.until("the server answers", || het(&["ps"]).is_ok_and(|output| output.status.success()))?;
     let submitted = het(&["submit", &job.display().to_string()])?;
     if !submitted.status.success() {
@@ -151,12 +156,13 @@ fn play_example(
     if run.state(name) != "succeeded" {
         bail!("the example has {}", run.state(name));
     }
-    let logs = het(&["logs", name, "--stage", "train", "--tail", "3"])?;
-    if logs.stdout.is_empty() {
-        bail!("`het logs` shows nothing: {}", String::from_utf8_lossy(&logs.stderr));
-    }
-    println!("het logs {name}:\n{}", String::from_utf8_lossy(&logs.stdout));
     Ok(())
+}
+
+/// What `het` says to the server of a home.
+fn asked(installed: &Installed, home: &Path, words: &[&str]) -> Result<Output> {
+    let output = Command::new(&installed.het).args(words).env("HET_HOME", home).output();
+    output.context("`het` does not start")
 }
 
 /// The example's job file, each stage of it in a container with a directory that all stages see.
@@ -281,7 +287,12 @@ impl Run<'_> {
         }
         self.tell("a gang stands on both nodes and has saved a checkpoint");
 
-        self.make("urgent", "urgent", "cpu:1", &json!(["sleep", "5"]))?;
+        self.make(
+            "urgent",
+            "urgent",
+            "cpu:1",
+            &json!(["sh", "-c", format!("echo {}; sleep 5", SAID.trim())]),
+        )?;
         self.until("the urgent job has run", || self.state("urgent") == "succeeded")?;
         let before = self.saved("gang");
         self.tell(&format!("an urgent job has run; the gang had saved step {before}"));

@@ -142,7 +142,7 @@ fn of_cluster(args: &LogsArgs, selector: &str) -> Result<Option<JobLogs>, Fail> 
     match client.get(&path) {
         Ok(logs) => Ok(Some(logs)),
         // They are files, or it is a job that ran without the server.
-        Err(fail) if fail.code() == code::NOT_FOUND => Ok(None),
+        Err(fail) if matches!(fail.code(), code::CONFLICT | code::NOT_FOUND) => Ok(None),
         Err(fail) => Err(fail),
     }
 }

@@ -132,7 +132,7 @@ pub async fn logs(
     let row = find(&api.0.service, &caller, &selector)?;
     let Some(cluster) = &api.0.cluster else {
         let text = format!("what job {} wrote are files where it ran", row.id);
-        return Err(ApiError::new(Code::NotFound, text).hint("`het logs` shows them there"));
+        return Err(ApiError::new(Code::Conflict, text).hint("`het logs` shows them there"));
     };
     let LogsQuery { stage, rank, attempt, tail: lines } = query;
     let which = WhichLogs { stage, rank, attempt, lines };

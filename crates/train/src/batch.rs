@@ -21,6 +21,13 @@ pub struct Batch {
     pub targets: Vec<u32>,
 }
 
+impl Sequence {
+    /// Whether a prediction within the first `length_max` tokens counts.
+    pub fn is_scored(&self, length_max: usize) -> bool {
+        self.scored.iter().take(length_max).skip(1).any(|&scored| scored)
+    }
+}
+
 impl Batch {
     /// Packs `sequences`, each cut to `length_max` tokens.
     pub fn pack<'a>(sequences: impl IntoIterator<Item = &'a Sequence>, length_max: usize) -> Self {
@@ -47,6 +54,28 @@ impl Batch {
     /// Tokens of the longest sequence.
     pub fn longest(&self) -> usize {
         self.bounds.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+    }
+
+    /// Refuses data of which no prediction counts, and says what cut it away.
+    pub fn check_scored(sequences: &[Sequence], length_max: usize) -> Result<()> {
+        if sequences.iter().any(|sequence| sequence.is_scored(length_max)) {
+            return Ok(());
+        }
+        let all = sequences.len();
+        let cut = sequences.iter().filter(|sequence| sequence.is_scored(usize::MAX)).count();
+        Err(Error::Usage {
+            what: match cut {
+                0 => format!("no token is scored in any of {all} sequences"),
+                cut => format!(
+                    "no token is scored: {cut} of {all} sequences are cut to {length_max} tokens \
+                     before their first scored one"
+                ),
+            },
+            hint: match cut {
+                0 => "run `het-train tokenize` again, with answers in its input",
+                _ => "raise `--seq`",
+            },
+        })
     }
 
     /// Refuses tokens that the vocabulary does not have.

@@ -5,12 +5,12 @@ use crate::hub::{TensorFile, f32_bytes};
 use crate::lora::{Adapter, CONFIG_FILE, TENSORS_FILE};
 use crate::optimiser::AdamW;
 use crate::progress::Totals;
+use crate::whole;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const MOMENTS_FILE: &str = "optimizer.safetensors";
@@ -121,9 +121,9 @@ fn fill(
     let packed = views
         .and_then(|views| safetensors::serialize(views, None))
         .map_err(|error| Error::Checkpoint { path: scratch.to_owned(), what: error.to_string() })?;
-    write_synced(&scratch.join(MOMENTS_FILE), &packed)?;
+    whole::write(&scratch.join(MOMENTS_FILE), &packed)?;
     let text = serde_json::to_string_pretty(state).expect("a plain struct serialises");
-    write_synced(&scratch.join(STATE_FILE), text.as_bytes())?;
+    whole::write(&scratch.join(STATE_FILE), text.as_bytes())?;
     sync_directory(scratch)
 }
 
@@ -138,16 +138,10 @@ fn publish(scratch: &Path, path: &Path, directory: &Path) -> Result<()> {
 
 /// Writes the two files of a PEFT adapter.
 pub fn write_adapter(directory: &Path, adapter: &Adapter, base_model: &str) -> Result<()> {
-    write_synced(&directory.join(TENSORS_FILE), &adapter.to_safetensors()?)?;
+    whole::write(&directory.join(TENSORS_FILE), &adapter.to_safetensors()?)?;
     let text = serde_json::to_string_pretty(&adapter.peft_config(base_model))
         .expect("a JSON value serialises");
-    write_synced(&directory.join(CONFIG_FILE), text.as_bytes())
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create(path).at("create", path)?;
-    file.write_all(bytes).at("write", path)?;
-    file.sync_all().at("write", path)
+    whole::write(&directory.join(CONFIG_FILE), text.as_bytes())
 }
 
 fn sync_directory(path: &Path) -> Result<()> {

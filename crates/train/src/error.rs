@@ -55,8 +55,15 @@ pub enum Error {
     DriverFailed { driver: String, what: String },
     #[error("{what}")]
     Usage { what: String, hint: &'static str },
-    #[error("the loss is not a number at step {step}")]
+    #[error("the loss or the adapter is not a number at step {step}")]
     Diverged { step: u64 },
+    #[error("{what} is not a finite number")]
+    NotFinite { what: String },
+    #[error("cannot write to standard output: {source}")]
+    Output {
+        #[source]
+        source: io::Error,
+    },
 }
 
 impl Error {
@@ -101,6 +108,14 @@ impl Error {
             Error::Checkpoint { .. } => "resume from an older checkpoint beside it",
             Error::CheckpointWrite { source, .. } => return source.hint(),
             Error::DriverFailed { .. } => "see `het-train drivers`, or use `--driver cpu`",
+            Error::NotFinite { .. } => {
+                "the weights or the adapter hold values that are too large or no numbers: fetch or \
+                 train them again"
+            }
+            Error::Output { source } if disk_is_full(source) => {
+                "free some space, or send the output to another disk"
+            }
+            Error::Output { .. } => "run it again with an output that stays open",
             Error::Diverged { .. } => "lower `--lr` and start again from the last checkpoint",
         };
         Some(hint.to_owned())

@@ -5,7 +5,7 @@ use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
 use crate::dataset::Example;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::{Progress, Totals};
 use crate::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// Tokens that are scored at once.
 const TOKENS_AT_ONCE: usize = 1024;
 
-/// Mean loss over all scored tokens.
+/// Mean loss over all scored tokens, of which there must be some.
 pub fn loss(
     driver: &mut dyn Driver,
     data: &[Sequence],
@@ -23,17 +23,23 @@ pub fn loss(
     totals: &mut Totals,
     progress: &mut Progress,
 ) -> Result<f64> {
+    Batch::check_scored(data, length_max)?;
     let groups = by_tokens(data, length_max);
     let (mut sum, mut scored) = (0.0, 0);
     for (index, group) in groups.iter().enumerate() {
         let batch = Batch::pack(group.iter().copied(), length_max);
-        sum += totals.time(|| driver.loss(&batch))?;
+        let loss = totals.time(|| driver.loss(&batch))?;
+        if !loss.is_finite() {
+            let what = format!("the loss of batch {} of {}", index + 1, groups.len());
+            return Err(Error::NotFinite { what });
+        }
+        sum += loss;
         scored += batch.rows.len();
         totals.samples += batch.sequences() as u64;
         totals.tokens += batch.tokens.len() as u64;
         progress.send(&totals.report(index as u64 + 1, groups.len() as u64));
     }
-    Ok(sum / scored.max(1) as f64)
+    Ok(sum / scored as f64)
 }
 
 fn by_tokens(data: &[Sequence], length_max: usize) -> Vec<Vec<&Sequence>> {

@@ -6,6 +6,7 @@ use crate::gguf::{self, Format, Output, Value};
 use crate::hub::f32_bytes;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights, rotated_heads, to_interleaved, transposed};
+use crate::whole;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value as Json, json};
@@ -47,11 +48,11 @@ pub fn hub(weights: &Weights, tokenizer: &Tokenizer, directory: &Path) -> Result
     let note = [("format".to_owned(), "pt".to_owned())].into();
     let packed = views.and_then(|views| safetensors::serialize(views, Some(note)));
     let packed = packed.map_err(|error| crate::error::bad_weights(&path, error))?;
-    std::fs::write(&path, packed).at("write", &path)?;
-    let config = directory.join("config.json");
-    std::fs::write(&config, hub_config(configuration, tokenizer)).at("write", &config)?;
-    let vocabulary = directory.join("tokenizer.json");
-    std::fs::write(&vocabulary, tokenizer.json()).at("write", &vocabulary)?;
+    let config = hub_config(configuration, tokenizer);
+    whole::write(&directory.join("config.json"), config.as_bytes())?;
+    whole::write(&directory.join("tokenizer.json"), tokenizer.json())?;
+    // The last one, so that a directory that has it has all.
+    whole::write(&path, &packed)?;
     Ok(path)
 }
 

@@ -8,7 +8,7 @@ use crate::batch::{Batch, Sequence};
 use crate::checkpoint::{self, State};
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
-use crate::lora::Adapter;
+use crate::lora::{self, Adapter};
 use crate::notice::Notice;
 use crate::optimiser::{AdamW, Schedule};
 use crate::progress::{Progress, Totals};
@@ -72,7 +72,8 @@ pub fn run(
     progress: &mut Progress,
     say: Say<'_>,
 ) -> Result<Outcome> {
-    check(settings)?;
+    check(settings, architecture)?;
+    Batch::check_scored(data, settings.seq)?;
     let mut trainer = Trainer::start(settings, places, architecture, data)?;
     if trainer.state.step > 0 {
         say(&format!("resumed at step {}", trainer.state.step));
@@ -115,22 +116,57 @@ pub fn run(
     Ok(Outcome::Finished { last_loss: loss, totals: trainer.state.totals })
 }
 
-fn check(settings: &Settings) -> Result<()> {
-    let positive =
-        [settings.batch, settings.accumulate, settings.rank].iter().all(|&count| count > 0);
-    if positive && settings.seq > 1 && settings.steps > 0 && settings.lr.is_finite() {
-        return Ok(());
+/// More tokens than a forward pass on processors has memory for, with any model.
+const TOKENS_MAX: usize = 1 << 20;
+
+fn check(settings: &Settings, architecture: &Architecture) -> Result<()> {
+    let Settings { batch, accumulate, seq, rank, steps, lr, alpha, .. } = *settings;
+    let positive = [batch, accumulate, rank].iter().all(|&count| count > 0);
+    if !positive || seq < 2 || steps == 0 || !lr.is_finite() || !alpha.is_finite() {
+        return Err(Error::Usage {
+            what: "steps, batch, accumulate and rank must be at least 1, seq at least 2, and lr \
+                   and alpha finite"
+                .into(),
+            hint: "see `het-train finetune --help`",
+        });
     }
-    Err(Error::Usage {
-        what: "steps, batch, accumulate and rank must be at least 1, and seq at least 2".into(),
-        hint: "see `het-train finetune --help`",
-    })
+    check_sizes(batch, seq, rank, architecture)
+}
+
+/// Refuses sizes with which nothing, or no machine, computes.
+pub fn check_sizes(batch: usize, seq: usize, rank: usize, shape: &Architecture) -> Result<()> {
+    if batch == 0 || seq < 2 || rank == 0 {
+        return Err(Error::Usage {
+            what: "batch and rank must be at least 1, and seq at least 2".into(),
+            hint: "raise them",
+        });
+    }
+    shape.check_length(seq)?;
+    if batch.checked_mul(seq).is_none_or(|tokens| tokens > TOKENS_MAX) {
+        return Err(Error::Usage {
+            what: format!(
+                "a forward pass of {batch} sequences of up to {seq} tokens is more than \
+                 {TOKENS_MAX} tokens"
+            ),
+            hint: "lower `--batch` or `--seq`, and raise `--accumulate` instead",
+        });
+    }
+    lora::check_rank(rank, shape).map_err(|what| Error::Usage { what, hint: "lower `--rank`" })
 }
 
 fn report_shortened(settings: &Settings, data: &[Sequence], progress: &mut Progress, say: Say<'_>) {
     let cut = data.iter().filter(|sequence| sequence.tokens.len() > settings.seq).count();
     if cut > 0 {
         let text = format!("{cut} of {} sequences are cut to {} tokens", data.len(), settings.seq);
+        say(&text);
+        progress.message(&text);
+    }
+    let empty = data.iter().filter(|sequence| !sequence.is_scored(settings.seq)).count();
+    if empty > 0 {
+        let text = format!(
+            "{empty} of {} sequences are left out: none of their tokens is scored",
+            data.len()
+        );
         say(&text);
         progress.message(&text);
     }
@@ -143,7 +179,8 @@ fn report_checkpoint(progress: &mut Progress, step: u64, path: &std::path::Path)
 /// The state of a run between two steps.
 struct Trainer<'a> {
     settings: &'a Settings,
-    data: &'a [Sequence],
+    /// Sequences with a scored token, so that every step has some.
+    data: Vec<&'a Sequence>,
     adapter: Adapter,
     moments: AdamW,
     gradient: Vec<f32>,
@@ -167,6 +204,7 @@ impl<'a> Trainer<'a> {
             Some(path) => checkpoint::load(path, &run, &mut adapter, &mut moments)?,
             None => State { step: 0, epoch: 0, position: 0, totals: Totals::default(), run },
         };
+        let data: Vec<_> = data.iter().filter(|s| s.is_scored(settings.seq)).collect();
         let order = order(settings.seed, state.epoch, data.len());
         let gradient = vec![0.0; length];
         Ok(Self { settings, data, adapter, moments, gradient, state, order })
@@ -194,27 +232,31 @@ impl<'a> Trainer<'a> {
             self.state.totals.samples += batch.sequences() as u64;
             self.state.totals.tokens += batch.tokens.len() as u64;
         }
-        let mean = loss / scored.max(1) as f64;
+        let mean = loss / scored as f64;
         if !mean.is_finite() {
             return Err(Error::Diverged { step });
         }
-        let scale = 1.0 / scored.max(1) as f32;
+        let scale = 1.0 / scored as f32;
         self.gradient.iter_mut().for_each(|value| *value *= scale);
         let schedule = Schedule { peak: self.settings.lr, steps: self.settings.steps };
         let rate = schedule.rate(step);
         self.moments.update(&mut self.adapter.values, &self.gradient, rate, step);
+        // The loss of this step says nothing of the values that follow from its gradient.
+        if self.adapter.values.iter().any(|value| !value.is_finite()) {
+            return Err(Error::Diverged { step });
+        }
         Ok(mean)
     }
 
     fn next_batch(&mut self) -> Batch {
-        let mut chosen = Vec::with_capacity(self.settings.batch);
+        let mut chosen = Vec::new();
         for _ in 0..self.settings.batch {
             if self.state.position as usize >= self.data.len() {
                 self.state.epoch += 1;
                 self.state.position = 0;
                 self.order = order(self.settings.seed, self.state.epoch, self.data.len());
             }
-            chosen.push(&self.data[self.order[self.state.position as usize]]);
+            chosen.push(self.data[self.order[self.state.position as usize]]);
             self.state.position += 1;
         }
         Batch::pack(chosen, self.settings.seq)

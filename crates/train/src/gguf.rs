@@ -4,6 +4,7 @@
 //! in ggml's `ggml-quants.h`). Never knows what a tensor is for.
 
 use crate::error::{Error, IoContext, Result, bad_weights};
+use crate::whole;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -373,8 +374,6 @@ pub struct Output<'a> {
 
 /// Writes a complete GGUF version 3 file.
 pub fn write(path: &Path, metadata: &[(String, Value)], tensors: &[Output<'_>]) -> Result<()> {
-    let file = std::fs::File::create(path).at("create", path)?;
-    let mut out = BufWriter::new(file);
     let mut head = Vec::new();
     head.extend(MAGIC);
     head.extend(3u32.to_le_bytes());
@@ -395,14 +394,16 @@ pub fn write(path: &Path, metadata: &[(String, Value)], tensors: &[Output<'_>]) 
         offset += padded(tensor.format.bytes(tensor.values.len())) as u64;
     }
     head.resize(padded(head.len()), 0);
-    out.write_all(&head).at("write", path)?;
-    for tensor in tensors {
-        let mut bytes = encode(tensor.format, &tensor.values);
-        bytes.resize(padded(bytes.len()), 0);
-        out.write_all(&bytes).at("write", path)?;
-    }
-    out.into_inner().map_err(std::io::IntoInnerError::into_error).at("write", path)?;
-    Ok(())
+    whole::write_with(path, |file| {
+        let mut out = BufWriter::new(file);
+        out.write_all(&head)?;
+        for tensor in tensors {
+            let mut bytes = encode(tensor.format, &tensor.values);
+            bytes.resize(padded(bytes.len()), 0);
+            out.write_all(&bytes)?;
+        }
+        out.flush()
+    })
 }
 
 fn padded(length: usize) -> usize {

@@ -4,9 +4,11 @@
 use crate::architecture::Architecture;
 use crate::configuration;
 use crate::error::{Error, IoContext, Result, bad_weights};
+use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value as Json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 const SINGLE: &str = "model.safetensors";
@@ -16,21 +18,27 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Hub {
     directory: PathBuf,
     files: Vec<PathBuf>,
+    /// The file of every tensor, where an index says it.
+    index: Option<WeightMap>,
 }
+
+type WeightMap = BTreeMap<String, String>;
 
 impl Hub {
     pub fn open(directory: &Path) -> Result<Self> {
         if !directory.join("config.json").is_file() {
             return Err(bad_weights(directory, "it has no `config.json`"));
         }
-        let files = if directory.join(SINGLE).is_file() {
-            vec![directory.join(SINGLE)]
+        let (files, index) = if directory.join(SINGLE).is_file() {
+            (vec![directory.join(SINGLE)], None)
         } else if directory.join(INDEX).is_file() {
-            shards(directory)?
+            let index = weight_map(directory)?;
+            let names: BTreeSet<&String> = index.values().collect();
+            (names.into_iter().map(|name| directory.join(name)).collect(), Some(index))
         } else {
             return Err(bad_weights(directory, format!("it has no `{SINGLE}`, nor a `{INDEX}`")));
         };
-        Ok(Self { directory: directory.to_owned(), files })
+        Ok(Self { directory: directory.to_owned(), files, index })
     }
 
     pub fn path(&self) -> &Path {
@@ -46,9 +54,13 @@ impl Hub {
         self.directory.join("tokenizer.json")
     }
 
+    pub fn configuration_path(&self) -> PathBuf {
+        self.directory.join("config.json")
+    }
+
     /// What `config.json` describes, and all that it says.
     pub fn architecture(&self) -> Result<(Architecture, Map<String, Json>)> {
-        let path = self.directory.join("config.json");
+        let path = self.configuration_path();
         let map: Map<String, Json> = json_file(&path)?;
         let read = configuration::hub::read(&map);
         let architecture = read.map_err(|refusal| Error::Configuration { path, refusal })?;
@@ -56,8 +68,32 @@ impl Hub {
     }
 
     pub fn tensors(&self) -> Result<TensorFiles> {
-        let files: Result<Vec<_>> = self.files.iter().map(|path| TensorFile::open(path)).collect();
-        Ok(TensorFiles { files: files? })
+        let files = self.files.iter().map(|path| TensorFile::open(path));
+        let files = files.collect::<Result<Vec<_>>>()?;
+        let mut places = BTreeMap::new();
+        for (place, file) in files.iter().enumerate() {
+            for name in file.names() {
+                self.check_place(&name, &file.path)?;
+                places.insert(name, place);
+            }
+        }
+        let all = self.index.iter().flatten();
+        if let Some((name, file)) = all.into_iter().find(|(name, _)| !places.contains_key(*name)) {
+            let what = format!("it says that `{name}` is in `{file}`, which does not have it");
+            return Err(bad_weights(&self.directory.join(INDEX), what));
+        }
+        Ok(TensorFiles { files, places })
+    }
+
+    /// Refuses a tensor in another file than the index says: it might be another tensor.
+    fn check_place(&self, name: &str, path: &Path) -> Result<()> {
+        let Some(index) = &self.index else { return Ok(()) };
+        let says = match index.get(name) {
+            Some(file) if path.file_name() == Some(OsStr::new(file)) => return Ok(()),
+            Some(file) => format!("says that it is in `{file}`"),
+            None => "does not name it".to_owned(),
+        };
+        Err(bad_weights(path, format!("it has `{name}`, but `{INDEX}` {says}")))
     }
 }
 
@@ -66,58 +102,53 @@ fn json_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&text).map_err(|error| bad_weights(path, error))
 }
 
-/// The files that an index names, each beside it.
-fn shards(directory: &Path) -> Result<Vec<PathBuf>> {
+/// What an index says: the file of every tensor, each beside it.
+fn weight_map(directory: &Path) -> Result<WeightMap> {
     #[derive(serde::Deserialize)]
     struct Index {
-        weight_map: BTreeMap<String, String>,
+        weight_map: WeightMap,
     }
     let path = directory.join(INDEX);
-    let index: Index = json_file(&path)?;
-    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    let Index { weight_map } = json_file(&path)?;
     let beside = |name: &String| Path::new(name).file_name() == Some(name.as_ref());
-    if let Some(name) = names.iter().find(|name| !beside(name)) {
+    if let Some(name) = weight_map.values().find(|name| !beside(name)) {
         return Err(bad_weights(&path, format!("`{name}` is not the name of a file beside it")));
     }
-    if names.is_empty() {
+    if weight_map.is_empty() {
         return Err(bad_weights(&path, "it names no files"));
     }
-    Ok(names.into_iter().map(|name| directory.join(name)).collect())
+    Ok(weight_map)
 }
 
 /// The files of one model.
 #[derive(Debug)]
 pub struct TensorFiles {
     files: Vec<TensorFile>,
+    /// The file of every tensor, by its name.
+    places: BTreeMap<String, usize>,
 }
 
 impl TensorFiles {
-    /// The file of every tensor, by its name.
-    pub fn names(&self) -> BTreeMap<String, usize> {
-        let names = |file: &TensorFile| -> Vec<String> {
-            let parsed = file.parse().ok();
-            parsed.iter().flat_map(|parsed| parsed.names()).map(str::to_owned).collect()
-        };
-        let files = self.files.iter().enumerate();
-        files.flat_map(|(index, file)| names(file).into_iter().map(move |n| (n, index))).collect()
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.places.keys()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
     }
 
     /// A tensor as f32, after checking its shape.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let has = |file: &&TensorFile| file.parse().is_ok_and(|file| file.tensor(name).is_ok());
-        // The first one says what is missing.
-        self.files.iter().find(has).unwrap_or(&self.files[0]).get(name, shape)
+        // Where none has it, the first one says what is missing.
+        let place = self.places.get(name).copied().unwrap_or(0);
+        self.files[place].get(name, shape)
     }
 
     /// Element types of all tensors, in lower case.
-    pub fn formats(&self) -> Result<BTreeSet<String>> {
-        let mut formats = BTreeSet::new();
-        for file in &self.files {
-            let parsed = file.parse()?;
-            let types = parsed.iter().map(|(_, view)| format!("{:?}", view.dtype()));
-            formats.extend(types.map(|name| name.to_lowercase()));
-        }
-        Ok(formats)
+    pub fn formats(&self) -> BTreeSet<String> {
+        let places = self.places.iter();
+        let infos = places.filter_map(|(name, &place)| self.files[place].header.info(name));
+        infos.map(|info| format!("{:?}", info.dtype).to_lowercase()).collect()
     }
 }
 
@@ -126,57 +157,52 @@ impl TensorFiles {
 pub struct TensorFile {
     path: PathBuf,
     bytes: Vec<u8>,
+    header: Metadata,
+    /// Where the values begin.
+    values_at: usize,
 }
 
 impl TensorFile {
     pub fn open(path: &Path) -> Result<Self> {
-        let file = Self { path: path.to_owned(), bytes: std::fs::read(path).at("read", path)? };
-        file.check_length()?;
-        file.parse()?;
-        Ok(file)
+        let bytes = std::fs::read(path).at("read", path)?;
+        check_length(path, &bytes)?;
+        let read = SafeTensors::read_metadata(&bytes);
+        let (length, header) = read.map_err(|error| bad_weights(path, error))?;
+        Ok(Self { path: path.to_owned(), values_at: length + size_of::<u64>(), bytes, header })
     }
 
-    /// Says how much is missing, which the safetensors crate does not.
-    fn check_length(&self) -> Result<()> {
-        let found = self.bytes.len() as u64;
-        let truncated = |expected| Error::Truncated { path: self.path.clone(), expected, found };
-        let Some(head) = self.bytes.first_chunk::<8>() else {
-            return Err(truncated(8));
-        };
-        let header_end = u64::from_le_bytes(*head).saturating_add(8);
-        let Some(header) = self.bytes.get(8..header_end as usize) else {
-            // A length beyond any real header is a different file, not a short one.
-            return Err(if header_end > 100_000_000 {
-                bad_weights(&self.path, "it is not a safetensors file")
-            } else {
-                truncated(header_end)
-            });
-        };
-        let header: serde_json::Value = serde_json::from_slice(header)
-            .map_err(|error| bad_weights(&self.path, format!("its header is broken: {error}")))?;
-        let ends = header.as_object().into_iter().flatten();
-        let ends = ends.filter_map(|(_, tensor)| tensor.get("data_offsets")?.get(1)?.as_u64());
-        let expected = ends.max().unwrap_or(0).saturating_add(header_end);
-        if found < expected { Err(truncated(expected)) } else { Ok(()) }
+    /// All tensors, in the order of their values.
+    pub fn names(&self) -> Vec<String> {
+        self.header.offset_keys()
     }
 
-    pub fn parse(&self) -> Result<SafeTensors<'_>> {
-        SafeTensors::deserialize(&self.bytes).map_err(|error| bad_weights(&self.path, error))
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.header.info(name).map(|info| info.shape.as_slice())
+    }
+
+    /// The values of a tensor as they are stored, where it has this type.
+    pub fn bytes_of(&self, name: &str, dtype: Dtype) -> Option<&[u8]> {
+        let info = self.header.info(name).filter(|info| info.dtype == dtype)?;
+        Some(self.values(info))
+    }
+
+    fn values(&self, info: &TensorInfo) -> &[u8] {
+        let (start, end) = info.data_offsets;
+        &self.bytes[self.values_at + start..self.values_at + end]
     }
 
     /// A tensor as f32, after checking its shape.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let parsed = self.parse()?;
-        let view = parsed
-            .tensor(name)
-            .map_err(|_| bad_weights(&self.path, format!("it has no `{name}`")))?;
-        if view.shape() != shape {
-            let what = format!("`{name}` has shape {:?}, expected {shape:?}", view.shape());
+        let lacks = || bad_weights(&self.path, format!("it has no `{name}`"));
+        let info = self.header.info(name).ok_or_else(lacks)?;
+        if info.shape != shape {
+            let what = format!("`{name}` has shape {:?}, expected {shape:?}", info.shape);
             return Err(bad_weights(&self.path, what));
         }
-        let pairs = || view.data().chunks_exact(2).map(|b| [b[0], b[1]]);
-        match view.dtype() {
-            Dtype::F32 => Ok(f32s(view.data())),
+        let values = self.values(info);
+        let pairs = || values.chunks_exact(2).map(|b| [b[0], b[1]]);
+        match info.dtype {
+            Dtype::F32 => Ok(f32s(values)),
             Dtype::BF16 => Ok(pairs().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect()),
             Dtype::F16 => Ok(pairs().map(|b| half::f16::from_le_bytes(b).to_f32()).collect()),
             other => {
@@ -184,6 +210,30 @@ impl TensorFile {
             }
         }
     }
+}
+
+/// Says how much is missing, which the safetensors crate does not.
+fn check_length(path: &Path, bytes: &[u8]) -> Result<()> {
+    let found = bytes.len() as u64;
+    let truncated = |expected| Error::Truncated { path: path.to_owned(), expected, found };
+    let Some(head) = bytes.first_chunk::<8>() else {
+        return Err(truncated(8));
+    };
+    let header_end = u64::from_le_bytes(*head).saturating_add(8);
+    let Some(header) = bytes.get(8..header_end as usize) else {
+        // A length beyond any real header is a different file, not a short one.
+        return Err(if header_end > 100_000_000 {
+            bad_weights(path, "it is not a safetensors file")
+        } else {
+            truncated(header_end)
+        });
+    };
+    let header: Json = serde_json::from_slice(header)
+        .map_err(|error| bad_weights(path, format!("its header is broken: {error}")))?;
+    let ends = header.as_object().into_iter().flatten();
+    let ends = ends.filter_map(|(_, tensor)| tensor.get("data_offsets")?.get(1)?.as_u64());
+    let expected = ends.max().unwrap_or(0).saturating_add(header_end);
+    if found < expected { Err(truncated(expected)) } else { Ok(()) }
 }
 
 pub fn f32s(bytes: &[u8]) -> Vec<f32> {

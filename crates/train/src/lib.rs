@@ -41,3 +41,4 @@ pub mod tokenizer;
 pub mod tokens;
 pub mod warm;
 pub mod weights;
+pub mod whole;

@@ -5,6 +5,7 @@
 
 use crate::architecture::{Architecture, Family};
 use crate::blocks::linear::{LowRank, Update};
+use crate::configuration::keys::{Keys, Read};
 use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};
 use crate::names::{Kind, Name, Part, Piece, Site, pieces};
@@ -16,7 +17,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 
@@ -56,10 +58,17 @@ pub struct Slot {
 impl Adapter {
     /// All zeros, which changes nothing.
     pub fn zeros(architecture: &Architecture, rank: usize, alpha: f32) -> Self {
+        let (mut adapter, length) = Self::without_values(architecture, rank, alpha);
+        adapter.values = vec![0.0; length];
+        adapter
+    }
+
+    /// Where each matrix will lie, and how many values there will be.
+    fn without_values(architecture: &Architecture, rank: usize, alpha: f32) -> (Self, usize) {
         let mut next = 0;
         let count = architecture.layers.len();
         let layers = (0..count).map(|_| layout(architecture, rank, &mut next)).collect();
-        Self { rank, alpha, values: vec![0.0; next], family: architecture.family, layers }
+        (Self { rank, alpha, values: Vec::new(), family: architecture.family, layers }, next)
     }
 
     /// `A` uniform in ±1/√in as PEFT draws it, `B` zero.
@@ -217,54 +226,126 @@ impl Adapter {
         let path = directory.join(CONFIG_FILE);
         let wrong = |what: String| Error::Adapter { path: directory.to_owned(), what };
         let text = std::fs::read_to_string(&path).at("read", &path)?;
-        let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if let Some(key) = unknown(&json) {
-            return Err(wrong(format!("`{key}` is {}, which is not known here", json[key])));
-        }
-        let rank = json["r"].as_u64().filter(|&rank| rank > 0);
-        let rank = rank.ok_or_else(|| wrong("it has no rank `r`".into()))? as usize;
-        let alpha = json["lora_alpha"].as_f64();
-        let alpha = alpha.ok_or_else(|| wrong("it has no `lora_alpha`".into()))? as f32;
-        let mut adapter = Self::zeros(architecture, rank, alpha);
+        let json: Map<String, Json> =
+            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let (rank, alpha) = read_config(&json).map_err(|refusal| wrong(refusal.to_string()))?;
+        check_rank(rank, architecture).map_err(wrong)?;
+        let (mut adapter, length) = Self::without_values(architecture, rank, alpha);
         let file = TensorFile::open(&directory.join(TENSORS_FILE))?;
         let places: Vec<_> = adapter.tensors().collect();
+        // All shapes before any memory, which a wrong rank would ask for.
+        for (name, shape, _) in &places {
+            match file.shape(name) {
+                Some(found) if found == shape => {}
+                Some(found) => {
+                    let what = format!("`{name}` has shape {found:?}, expected {shape:?}");
+                    return Err(wrong(what));
+                }
+                None => return Err(wrong(format!("it has no `{name}`"))),
+            }
+        }
+        let expected: BTreeSet<&String> = places.iter().map(|(name, _, _)| name).collect();
+        if let Some(name) = file.names().iter().find(|name| !expected.contains(name)) {
+            return Err(wrong(format!("nothing in these weights uses its tensor `{name}`")));
+        }
+        adapter.values = vec![0.0; length];
         for (name, shape, place) in places {
             let tensor = file.get(&name, &shape)?;
+            if tensor.iter().any(|value| !value.is_finite()) {
+                return Err(wrong(format!("`{name}` holds values that are not finite numbers")));
+            }
             adapter.values[place].copy_from_slice(&tensor);
         }
         Ok(adapter)
     }
 }
 
-/// The first key by which PEFT would compute something else than [`Adapter::merged`] does.
-fn unknown(json: &Json) -> Option<&'static str> {
-    const OFF: [&str; 11] = [
-        "use_dora",
-        "use_rslora",
-        "rank_pattern",
-        "alpha_pattern",
-        "modules_to_save",
-        "layers_to_transform",
-        "layers_pattern",
-        "layer_replication",
-        "lora_bias",
-        "target_parameters",
-        "trainable_token_indices",
-    ];
+/// Refuses a rank above that of any matrix of these weights: it says nothing more, and would ask
+/// for more memory than the weights have.
+pub fn check_rank(rank: usize, architecture: &Architecture) -> std::result::Result<(), String> {
+    let Architecture { hidden, attention, mlp, .. } = architecture;
+    let largest = (*hidden).max(attention.q_width()).max(mlp.feed_forward);
+    match rank <= largest {
+        true => Ok(()),
+        false => Err(format!("a rank of {rank} is above {largest}, the most a matrix here has")),
+    }
+}
+
+/// Keys of `adapter_config.json` that change nothing here: they describe the file, or how PEFT
+/// chose the matrices and drew their first values, all of which the tensors show.
+const HARMLESS: [&str; 12] = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "lora_dropout",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "target_modules",
+    "task_type",
+];
+
+/// Keys that change nothing where they are off.
+const OFF: [&str; 21] = [
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "layer_replication",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_bias",
+    "lora_ga_config",
+    "megatron_config",
+    "modules_to_save",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+    "use_rslora",
+];
+
+/// Rank and alpha; refuses every key by which PEFT would compute something else than
+/// [`Adapter::merged`] does.
+fn read_config(json: &Map<String, Json>) -> Read<(usize, f32)> {
+    let keys = Keys::new(json, "");
+    if keys.text("peft_type")?.is_some_and(|kind| kind != "LORA") {
+        return keys.refuse("peft_type", "`LORA` is known");
+    }
+    if keys.text("bias")?.is_some_and(|bias| bias != "none") {
+        return keys.refuse("bias", "`none` is known");
+    }
+    let rank = keys.required_size("r")?;
+    if rank == 0 {
+        return keys.refuse("r", "it must be above 0");
+    }
+    let alpha = keys.real("lora_alpha")?.map(|alpha| alpha as f32);
+    let Some(alpha) = alpha.filter(|alpha| alpha.is_finite()) else {
+        return keys.refuse("lora_alpha", "it must be a number of a possible size");
+    };
     let is_off = |value: &Json| match value {
         Json::Null | Json::Bool(false) => true,
         Json::Array(items) => items.is_empty(),
         Json::Object(items) => items.is_empty(),
         _ => false,
     };
-    let says = |key: &str, expected: &str| json[key].as_str().is_none_or(|text| text == expected);
-    if !says("peft_type", "LORA") {
-        return Some("peft_type");
-    }
-    if !says("bias", "none") {
-        return Some("bias");
-    }
-    OFF.into_iter().find(|&key| !is_off(&json[key]))
+    // Other ways to draw the first values change the weights, too.
+    let draws_alone = |value: &Json| value.is_boolean() || value == "gaussian";
+    keys.finish(|key, value| {
+        HARMLESS.contains(&key)
+            || value.is_null()
+            || (OFF.contains(&key) && is_off(value))
+            || (key == "init_lora_weights" && draws_alone(value))
+    })?;
+    Ok((rank, alpha))
 }
 
 fn layout(architecture: &Architecture, rank: usize, next: &mut usize) -> [Group; 4] {

@@ -51,6 +51,10 @@ pub fn read(path: &Path, source: &Source) -> Result<Vec<Line>> {
         if text.trim().is_empty() {
             continue;
         }
+        // A list of two would be read by the order of the fields.
+        if !text.trim_start().starts_with('{') {
+            return Err(wrong("it is not a JSON object".into()));
+        }
         let given: Given = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let tokens = match (given.text, given.tokens) {
             (None, Some(tokens)) => tokens,
@@ -67,7 +71,10 @@ pub fn read(path: &Path, source: &Source) -> Result<Vec<Line>> {
         lines.push(Line { number, tokens });
     }
     match lines.is_empty() {
-        true => Err(Error::Corpus { path: path.to_owned(), what: "it holds no lines".into() }),
+        true => Err(Error::Usage {
+            what: format!("`{}` holds no lines to score", path.display()),
+            hint: r#"write lines of {"text": …} or {"tokens": […]} to it"#,
+        }),
         false => Ok(lines),
     }
 }
@@ -88,12 +95,16 @@ fn check(tokens: &[u32], architecture: &Architecture) -> std::result::Result<(),
 }
 
 /// One line at a time, so that a line's figures never depend on its neighbours.
-pub fn score(driver: &mut dyn Driver, lines: &[Line]) -> Result<Vec<Item>> {
+pub fn score(driver: &mut dyn Driver, path: &Path, lines: &[Line]) -> Result<Vec<Item>> {
     let items = lines.iter().map(|Line { number, tokens }| {
         let scored = vec![true; tokens.len()];
         let sequence = Sequence { tokens: tokens.clone(), scored };
         let batch = Batch::pack([&sequence], tokens.len());
         let loss = driver.loss(&batch)? / batch.rows.len() as f64;
+        if !loss.is_finite() {
+            let what = format!("the loss of line {number} of `{}`", path.display());
+            return Err(Error::NotFinite { what });
+        }
         Ok(Item { line: *number, tokens: tokens.len(), loss })
     });
     items.collect()

@@ -37,7 +37,10 @@ impl Tokenizer {
     }
 
     pub fn from_json(json: Vec<u8>) -> Result<Self> {
-        let inner = tokenizers::Tokenizer::from_bytes(&json).map_err(broken)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(broken)?;
+        // Settings of whoever saved the file: they would cut or fill every text in silence.
+        inner.with_truncation(None).map_err(broken)?;
+        inner.with_padding(None);
         let has_turns = inner.token_to_id(START).is_some();
         let end = inner.token_to_id(END).filter(|_| has_turns);
         Ok(Self { end, inner, json })

@@ -68,20 +68,20 @@ pub fn read(directory: &Path, split: &str, tokenizer: &Tokenizer) -> Result<Vec<
         return Err(wrong("another tokenizer made them".into()));
     }
     let file = TensorFile::open(&directory.join(split))?;
-    let parsed = file.parse()?;
-    let column = |name: &str| {
-        parsed.tensor(name).map_err(|_| wrong(format!("`{split}` has no column `{name}`")))
+    let column = |name: &str, dtype: Dtype| {
+        let lacks = || wrong(format!("`{split}` has no column `{name}` of type {dtype:?}"));
+        file.bytes_of(name, dtype).ok_or_else(lacks)
     };
     let words = |bytes: &[u8]| -> Vec<u32> {
         bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     };
-    let (tokens, scored) = (words(column("tokens")?.data()), column("scored")?);
-    let bounds = words(column("bounds")?.data());
+    let (tokens, scored) = (words(column("tokens", Dtype::U32)?), column("scored", Dtype::U8)?);
+    let bounds = words(column("bounds", Dtype::U32)?);
     let sequences: Option<Vec<Sequence>> = bounds
         .windows(2)
         .map(|pair| {
             let range = pair[0] as usize..pair[1] as usize;
-            let scored = scored.data().get(range.clone())?.iter().map(|&s| s != 0).collect();
+            let scored = scored.get(range.clone())?.iter().map(|&s| s != 0).collect();
             Some(Sequence { tokens: tokens.get(range)?.to_vec(), scored })
         })
         .collect();

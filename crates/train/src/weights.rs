@@ -260,7 +260,7 @@ impl Source {
             Source::Gguf { file, .. } => {
                 file.tensors.values().map(|tensor| tensor.format.name().to_owned()).collect()
             }
-            Source::Hub(hub) => hub.tensors()?.formats()?,
+            Source::Hub(hub) => hub.tensors()?.formats(),
         };
         Ok(names.into_iter().collect::<Vec<_>>().join("+"))
     }
@@ -287,9 +287,8 @@ impl Source {
                 let tensors = hub.tensors()?;
                 let family = architecture.family;
                 let prefix = crate::names::prefix(family);
-                let found = tensors.names();
-                let stored = stored_names(&architecture, |name| found.contains_key(name), prefix);
-                refuse_unread(hub.path(), found.keys(), &stored, &architecture)?;
+                let stored = stored_names(&architecture, |name| tensors.has(name), prefix);
+                refuse_unread(hub.path(), tensors.names(), &stored, &architecture)?;
                 let parameters = Parameters::read(&architecture, |tensor| {
                     let name = stored_name(&stored, tensor.name, family);
                     if tensor.name.is_transposed(family) {
@@ -300,6 +299,14 @@ impl Source {
                 })?;
                 Ok(Weights { architecture, parameters, configuration: Some(configuration) })
             }
+        }
+    }
+
+    /// Of the `config.json` beside the weights; those of a GGUF hold their own.
+    pub fn configuration_sha256(&self) -> Result<Option<String>> {
+        match self {
+            Source::Gguf { .. } => Ok(None),
+            Source::Hub(hub) => sha256_file(&hub.configuration_path()).map(Some),
         }
     }
 

@@ -314,7 +314,35 @@ fn rope_scaling_is_refused_by_the_key_within() {
     check(json!({"rope_type": "default", "factor": 2.0}), "factor");
     check(json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1}), "high_freq_factor");
     check(json!({"rope_type": "yarn", "factor": 4.0, "finetuned": true}), "finetuned");
+    let betas = json!({"rope_type": "yarn", "factor": 4.0, "beta_fast": 1, "beta_slow": 2});
+    check(betas, "beta_fast");
+    check(json!({"rope_type": "yarn", "factor": 4.0, "rope_theta": 0.5}), "rope_theta");
     check(json!({"rope_type": "default", "partial_rotary_factor": 0.5}), "partial_rotary_factor");
+}
+
+#[test]
+fn frequencies_that_are_no_numbers_are_refused() {
+    let (_, mut config) =
+        configurations().into_iter().find(|(n, _)| n == "llama config").expect("");
+    config.insert("rope_theta".into(), json!(1e-300));
+    assert_eq!(read(&config).expect_err("they overflow").key, "rope_theta");
+}
+
+/// As `transformers` has it: absent means 4096, `null` none.
+#[test]
+fn a_sliding_qwen_without_a_window_has_the_default_one() {
+    let (_, mut config) =
+        configurations().into_iter().find(|(n, _)| n == "qwen2 config").expect("");
+    config.retain(|key, _| key != "layer_types" && key != "sliding_window");
+    config.insert("use_sliding_window".into(), json!(true));
+    config.insert("max_window_layers".into(), json!(0));
+    let windows = |config: &Config| {
+        let layers = read(config).expect("it is known").layers;
+        layers.iter().map(|layer| layer.window).collect::<Vec<_>>()
+    };
+    assert!(windows(&config).iter().all(|&window| window == Some(4096)));
+    config.insert("sliding_window".into(), json!(null));
+    assert!(windows(&config).iter().all(Option::is_none));
 }
 
 #[test]
@@ -322,6 +350,6 @@ fn values_of_the_wrong_kind_are_named_with_what_would_do() {
     let (_, mut config) = configurations().remove(0);
     config.insert("tie_word_embeddings".into(), json!("yes"));
     let refusal = read(&config).expect_err("a text is no flag");
-    let expected = "`tie_word_embeddings` is `yes`; it must be true or false";
+    let expected = "`tie_word_embeddings` is `\"yes\"`; it must be true or false";
     assert_eq!(refusal.to_string(), expected);
 }

@@ -180,6 +180,80 @@ fn an_adapter_that_computes_otherwise_is_refused() {
 }
 
 #[test]
+fn an_adapter_with_more_than_is_used_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let write = |adapter: &Adapter| {
+        checkpoint::write_adapter(directory.path(), adapter, "tiny").expect("written");
+    };
+    let check = |what: &str| {
+        let error = Adapter::open(directory.path(), &tiny::architecture()).expect_err(what);
+        assert!(matches!(&error, Error::Adapter { .. }), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    let mut adapter = Adapter::random(&tiny::architecture(), 4, 8.0, 5);
+    let deeper = {
+        let mut config = tiny::configuration();
+        config.insert("num_hidden_layers".into(), 3.into());
+        het_train::configuration::hub::read(&config).expect("it is known")
+    };
+    write(&Adapter::random(&deeper, 4, 8.0, 5));
+    check("uses its tensor `base_model.model.model.layers.2.");
+    write(&adapter);
+    let path = directory.path().join(CONFIG_FILE);
+    let text = fs::read_to_string(&path).expect("written");
+    let change = |from: &str, to: &str| fs::write(&path, text.replacen(from, to, 1)).expect("ok");
+    for (value, what) in [
+        ("{\"use_x\": false,", "`use_x` is `false`"),
+        ("{\"init_lora_weights_x\": 1,", "`init_lora_weights_x`"),
+        ("{\"peft_version\": \"1\", \"bias_x\": \"a\",", "`bias_x` is `\"a\"`"),
+    ] {
+        change("{", value);
+        check(what);
+    }
+    change("\"r\": 4", "\"r\": 1000000000");
+    check("a rank of 1000000000 is above 64");
+    change("\"r\": 4", "\"r\": 8");
+    check("expected [8, 32]");
+    adapter.values[7] = f32::NAN;
+    write(&adapter);
+    check("not finite");
+}
+
+/// Two files that hold all of the tiny model, and an index that shares it out.
+fn twins(directory: &Path, file_of: impl Fn(usize, &str) -> Option<&'static str>) -> Error {
+    let tokenizer = tiny::tokenizer().expect("built in");
+    let whole = export::hub(&tiny::weights(1), &tokenizer, directory).expect("written");
+    let bytes = fs::read(&whole).expect("written");
+    let parsed = safetensors::SafeTensors::deserialize(&bytes).expect("sound");
+    let mut names: Vec<String> = parsed.names().into_iter().map(str::to_owned).collect();
+    names.sort();
+    let names = names.iter().enumerate();
+    let map: serde_json::Map<_, _> = names
+        .filter_map(|(index, name)| Some((name.clone(), file_of(index, name)?.into())))
+        .collect();
+    for name in ["a.safetensors", "b.safetensors"] {
+        fs::write(directory.join(name), &bytes).expect("written");
+    }
+    fs::remove_file(&whole).expect("it was there");
+    let index = serde_json::json!({"weight_map": map}).to_string();
+    fs::write(directory.join("model.safetensors.index.json"), index).expect("written");
+    let source = Source::open(&directory.display().to_string()).expect("it opens");
+    source.weights().expect_err("the index says otherwise")
+}
+
+#[test]
+fn a_tensor_comes_from_the_file_that_the_index_says() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let error = twins(directory, |index, _| {
+        Some(if index % 2 == 0 { "a.safetensors" } else { "b.safetensors" })
+    });
+    assert!(error.to_string().contains("says that it is in"), "{error}");
+    let error = twins(directory, |index, _| (index > 0).then_some("a.safetensors"));
+    assert!(error.to_string().contains("does not name it"), "{error}");
+}
+
+#[test]
 fn the_cache_changes_nothing() {
     let weights = std::sync::Arc::new(het_train::tiny::weights(1));
     let mut model = Model::new(&weights);

@@ -94,6 +94,52 @@ fn another_runs_checkpoint_is_refused_by_name() {
 }
 
 #[test]
+fn a_checkpoint_of_another_configuration_is_refused() {
+    let scene = Scene::new();
+    assert!(run(scene.finetune("one", &["--checkpoint-every", "4"])).status.success());
+    let saved = scene.path("one/checkpoints/checkpoint-4").display().to_string();
+    let config = scene.path("model/config.json");
+    let text = fs::read_to_string(&config).expect("it was written");
+    assert!(text.contains("10000.0"), "{text}");
+    fs::write(&config, text.replace("10000.0", "20000.0")).expect("written");
+    let output = run(scene.finetune("two", &["--resume", &saved]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("`configuration` is"), "{}", stderr(&output));
+}
+
+#[test]
+fn sizes_that_nothing_computes_with_are_refused() {
+    let scene = Scene::new();
+    let huge = usize::MAX.to_string();
+    let check = |mut command: Command, what: &str| {
+        let output = command.output().expect("the binary starts");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{what}: {said}");
+        assert!(said.contains(what) && said.contains("hint:"), "{said}");
+    };
+    let finetune = |key: &str, value: &str| {
+        let mut command = Command::new(BINARY);
+        command.args(["finetune", key, value]).arg("--data").arg(scene.path("tokens"));
+        command.arg("--weights").arg(scene.path("model")).arg("--output").arg(scene.path("out"));
+        command.env_remove("HET_RESUME_FROM").env_remove("HET_DEVICES");
+        command
+    };
+    check(finetune("--rank", &huge), "above 64, the most a matrix here has");
+    check(finetune("--batch", &huge), "a forward pass of");
+    check(finetune("--seq", "3"), "40 of 40 sequences are cut to 3 tokens");
+    let on_model = |name: &str, more: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.arg(name).arg("--weights").arg(scene.path("model")).args(more);
+        command
+    };
+    check(on_model("bench-step", &["--seq", "0"]), "seq at least 2");
+    check(on_model("generate", &["--prompt", "a", "--new-max", &huge]), "positions");
+    let tokens = scene.path("tokens").display().to_string();
+    let evaluate = on_model("evaluate", &["--data", &tokens, "--seq", "3"]);
+    check(evaluate, "4 of 4 sequences are cut to 3 tokens");
+}
+
+#[test]
 fn a_full_disk_leaves_the_last_checkpoint_and_the_run_whole() {
     let scene = Scene::new();
     assert!(run(scene.finetune("whole", &[])).status.success());

@@ -5,7 +5,7 @@ use het_train::tiny;
 use serde_json::{Value as Json, json};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn run(directory: &Path, lines: &str, more: &[&str]) -> Output {
     let (model, input) = (directory.join("model"), directory.join("lines.jsonl"));
@@ -68,7 +68,8 @@ fn a_broken_line_is_named_before_anything_is_computed() {
         assert!(said.contains(what) && said.contains("hint:"), "{said}");
     };
     check("{\"text\": \"a", "EOF");
-    check("[1, 2]", "invalid");
+    check("[1, 2]", "not a JSON object");
+    check("[null, [1, 2]]", "not a JSON object");
     check("{\"text\": \"ab\", \"tokens\": [1, 2]}", "not one of");
     check("{\"words\": \"ab\"}", "unknown field `words`");
     check("{\"tokens\": [1]}", "1 tokens leave nothing to predict");
@@ -79,8 +80,47 @@ fn a_broken_line_is_named_before_anything_is_computed() {
 }
 
 #[test]
+fn a_loss_that_is_no_number_is_an_error_of_its_line() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut weights = tiny::weights(1);
+    let embedding = &mut std::sync::Arc::make_mut(&mut weights.parameters.outer).embedding;
+    embedding[5 * weights.architecture.hidden] = f32::NAN;
+    let model = directory.path().join("model");
+    export::hub(&weights, &tiny::tokenizer().expect("built in"), &model).expect("written");
+    let output = run(directory.path(), "\n{\"tokens\": [5, 6]}\n", &["-o", "json"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the loss of line 2 of `") && said.contains("hint:"), "{said}");
+    let mut generate = Command::new(env!("CARGO_BIN_EXE_het-train"));
+    generate.args(["generate", "--raw", "--prompt", "a", "--weights"]).arg(&model);
+    let said = generate.output().expect("the binary starts");
+    assert_eq!(said.status.code(), Some(1), "a head of NaN has no likeliest token");
+}
+
+#[test]
+fn an_output_that_nobody_takes_is_no_panic() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    run(directory.path(), "{\"tokens\": [5, 6]}\n", &[]);
+    let to = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_het-train"));
+        command.arg("score").arg("--weights").arg(directory.path().join("model"));
+        command.arg("--input").arg(directory.path().join("lines.jsonl")).stdout(stdout);
+        command.stderr(Stdio::piped()).output().expect("the binary starts")
+    };
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = to(writer.into());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let output = to(full.into());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write to standard output") && said.contains("hint:"), "{said}");
+}
+
+#[test]
 fn an_empty_or_absent_file_is_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let said = String::from_utf8_lossy(&run(directory.path(), "\n", &[]).stderr).into_owned();
-    assert!(said.contains("lines.jsonl") && said.contains("it holds no lines"), "{said}");
+    assert!(said.contains("lines.jsonl") && said.contains("holds no lines to score"), "{said}");
 }

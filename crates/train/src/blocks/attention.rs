@@ -5,7 +5,7 @@ use super::matrix::{rows, rows_mut, sized, split_lengths, split_rows};
 use super::norm::{self, Norm, STATISTICS};
 use super::rotation::Table;
 pub use super::scores::Shape;
-use super::scores::{self, Inputs};
+use super::scores::{self, Inputs, Probabilities};
 use rayon::prelude::*;
 
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +58,9 @@ pub struct KeyValues {
 pub enum Context<'a> {
     /// Whole sequences.
     Whole,
+    /// As [`Context::Whole`], without what a backward needs: the probabilities grow by the square
+    /// of a sequence's length.
+    WholeForwardOnly,
     /// The ends of sequences, one [`KeyValues`] each, which grow by the new rows.
     After(&'a mut [KeyValues]),
 }
@@ -95,6 +98,7 @@ impl Shape {
         sized(&mut saved.mixed, count * self.q_width());
         match context {
             Context::Whole => self.mix_whole(parameters, bounds, saved),
+            Context::WholeForwardOnly => self.mix_forward_only(parameters, bounds, saved),
             Context::After(past) => self.mix_after(parameters, bounds, past, saved),
         }
         parameters.output.add_forward(&saved.mixed, out);
@@ -204,7 +208,26 @@ impl Shape {
         pieces.for_each(|((qkv, mixed), probabilities)| {
             self.rotate(parameters.table, qkv, 0, 1.0);
             let inputs = Inputs::whole(self, rows(qkv, self.qkv_width()));
-            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), probabilities);
+            let kept = Probabilities::Kept(probabilities);
+            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), kept);
+        });
+    }
+
+    /// As [`Shape::mix_whole`], with one block of probabilities a thread.
+    fn mix_forward_only(&self, parameters: Parameters<'_>, bounds: &[usize], saved: &mut Saved) {
+        let Saved { qkv, probabilities, mixed, .. } = saved;
+        // An earlier batch that was trained may have left some.
+        *probabilities = Vec::new();
+        let pieces = split_rows(qkv, bounds, self.qkv_width()).into_par_iter().zip(split_rows(
+            mixed,
+            bounds,
+            self.q_width(),
+        ));
+        pieces.for_each_init(Vec::new, |scratch, (qkv, mixed)| {
+            self.rotate(parameters.table, qkv, 0, 1.0);
+            let inputs = Inputs::whole(self, rows(qkv, self.qkv_width()));
+            let scratch = Probabilities::Scratch(scratch);
+            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), scratch);
         });
     }
 
@@ -220,7 +243,7 @@ impl Shape {
             .into_par_iter()
             .zip(split_rows(&mut saved.mixed, bounds, self.q_width()))
             .zip(past);
-        pieces.for_each(|((qkv, mixed), past)| {
+        pieces.for_each_init(Vec::new, |scratch, ((qkv, mixed), past)| {
             self.rotate(parameters.table, qkv, past.keys.len() / kv, 1.0);
             for row in qkv.chunks_exact(width) {
                 let (key, value) = row[self.q_width()..].split_at(kv);
@@ -229,8 +252,8 @@ impl Shape {
             }
             let q = rows(qkv, width).subcols(0, self.q_width());
             let inputs = Inputs { q, k: rows(&past.keys, kv), v: rows(&past.values, kv) };
-            let stored = self.heads * q.nrows() * inputs.k.nrows();
-            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), &mut vec![0.0; stored]);
+            let scratch = Probabilities::Scratch(scratch);
+            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), scratch);
         });
     }
 
@@ -392,6 +415,27 @@ mod tests {
             check_of(shape, Some(&table), &[0, 150, 190], |name| {
                 name == "qkv bias" || name == "query norm" || name == "key norm"
             });
+        }
+    }
+
+    #[test]
+    fn without_a_backward_no_probabilities_are_kept_and_nothing_else_changes() {
+        let bounds = [0, 150, 190];
+        for window in [None, Some(2), Some(70)] {
+            let shape = Shape { window, cap: Some(2.0), ..PLAIN };
+            let values = values(&shape, &bounds);
+            let parameters = parameters(&values, None);
+            let input = Input { x: &values[0], bounds: &bounds };
+            let mut saved = Saved::default();
+            let mut results = [Context::Whole, Context::WholeForwardOnly].map(|context| {
+                let mut out = vec![0.0; values[0].len()];
+                shape.forward(parameters, input, context, &mut saved, &mut out);
+                (out, saved.probabilities.len())
+            });
+            let kept = shape.stored(150) + shape.stored(40);
+            assert_eq!((results[0].1, results[1].1), (kept, 0));
+            results[1].1 = kept;
+            assert_eq!(results[0], results[1], "{window:?}");
         }
     }
 

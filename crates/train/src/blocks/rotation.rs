@@ -11,6 +11,14 @@ pub struct Rope {
     pub factor: f64,
 }
 
+impl Rope {
+    /// Whether f32 holds all of it, so that no angle of a position is lost.
+    pub fn is_finite(&self) -> bool {
+        let mut all = self.frequencies.iter().chain([&self.factor]);
+        all.all(|&value| (value as f32).is_finite())
+    }
+}
+
 /// Cosines and sines, `[positions, head_size / 2]`, times the rope's factor.
 #[derive(Debug, Default)]
 pub struct Table {

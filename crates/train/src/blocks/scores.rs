@@ -4,7 +4,7 @@
 //! are mostly skipped.
 
 use super::math::{soft_cap, soft_cap_backward, softmax, softmax_backward};
-use super::matrix::{add_product_here, product_here};
+use super::matrix::{add_product_here, product_here, sized};
 use super::norm::Norm;
 use faer::prelude::ReborrowMut;
 use faer::{MatMut, MatRef};
@@ -46,7 +46,7 @@ impl Shape {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// Values that [`attend`] keeps of a sequence.
+    /// Values that [`attend`] keeps of a sequence for its backward.
     pub(super) fn stored(&self, length: usize) -> usize {
         self.heads * length * length
     }
@@ -83,25 +83,36 @@ impl<'a> Inputs<'a> {
     }
 }
 
+/// Where [`attend`] leaves probabilities.
+#[derive(Debug)]
+pub enum Probabilities<'a> {
+    /// All of them, `[heads, new, total]`, but as they were those of whole blocks that no row of a
+    /// block sees.
+    Kept(&'a mut [f32]),
+    /// Those of one block of rows after another: none is needed later.
+    Scratch(&'a mut Vec<f32>),
+}
+
 /// `out[new, q_width] = softmax(cap(scale q kᵀ)) v`.
-///
-/// Keeps the probabilities `[heads, new, total]`, but leaves as they were those of whole blocks
-/// that no row of a block sees.
 pub fn attend(
     shape: &Shape,
     inputs: Inputs<'_>,
     mut out: MatMut<'_, f32>,
-    probabilities: &mut [f32],
+    mut probabilities: Probabilities<'_>,
 ) {
     let (new, total, size) = (inputs.q.nrows(), inputs.k.nrows(), shape.head_size);
     for head in 0..shape.heads {
         let Inputs { q, k, v } = inputs.head(shape, head);
-        let weights = &mut probabilities[head * new * total..][..new * total];
         for start in (0..new).step_by(BLOCK) {
             let count = BLOCK.min(new - start);
             let first = shape.first_visible(total - new + start);
             let seen = total - new + start + count - first;
-            let block = &mut weights[start * total..][..count * total];
+            let block = match &mut probabilities {
+                Probabilities::Kept(all) => {
+                    &mut all[(head * new + start) * total..][..count * total]
+                }
+                Probabilities::Scratch(scratch) => sized(scratch, count * total),
+            };
             let scores = MatMut::from_row_major_slice_mut(&mut *block, count, total);
             let scores = scores.subcols_mut(first, seen);
             let (q, k) = (q.subrows(start, count), k.subrows(first, seen));

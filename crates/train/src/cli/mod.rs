@@ -6,9 +6,10 @@ mod arguments;
 mod stages;
 mod tools;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use arguments::{Arguments, Command};
 use clap::Parser;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// Runs the program with the process's own arguments.
@@ -28,10 +29,17 @@ pub fn main() -> ExitCode {
         Command::Tiny { output, seed } => tools::tiny(&output, seed),
         Command::BenchStep(arguments) => tools::bench_step(&arguments),
     };
-    result.unwrap_or_else(|error| {
-        report(&error);
-        ExitCode::FAILURE
-    })
+    match result {
+        Ok(code) => code,
+        // Whoever read the output has enough of it, as `head` does.
+        Err(Error::Output { source }) if source.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn report(error: &Error) {
@@ -41,12 +49,11 @@ fn report(error: &Error) {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the command's result belongs on standard output")]
-fn show(text: &str) {
-    println!("{text}");
+fn show(text: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{text}").map_err(|source| Error::Output { source })
 }
 
-#[expect(clippy::print_stderr, reason = "the command's messages belong on standard error")]
+/// Nobody is left to be told of messages that cannot be written.
 fn warn(text: &str) {
-    eprintln!("{text}");
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -28,7 +28,7 @@ pub fn dataset(arguments: &Dataset) -> Result<ExitCode> {
     dataset::write(output, *train, *heldout, *seed)?;
     progress.send(&json!({"step": 1, "total": 1, "samples": train + heldout}));
     progress.done();
-    show(&format!("{train} training and {heldout} held-out pairs in {}", output.display()));
+    show(&format!("{train} training and {heldout} held-out pairs in {}", output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -49,7 +49,7 @@ pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
         manifest.held_out_sequences,
         manifest.held_out_tokens,
         output.display()
-    ));
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -71,7 +71,7 @@ pub fn load(arguments: &Weights) -> Result<ExitCode> {
     progress.message(&text);
     progress.send(&json!({"step": 1, "total": 1}));
     progress.done();
-    show(&text);
+    show(&text)?;
     warn(&format!("loaded in {:.1} s", start.elapsed().as_secs_f64()));
     Ok(ExitCode::SUCCESS)
 }
@@ -114,10 +114,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
         saves: Saves::told(arguments.checkpoint_every),
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
         base_model: arguments.weights.weights.clone(),
-        identity: json!({
-            "weights": source.sha256()?,
-            "data": sha256_file(&arguments.data.join(tokens::TRAIN))?,
-        }),
+        identity: identity(arguments, &source)?,
     };
     let weights = Arc::new(source.weights()?);
     drop(source);
@@ -151,17 +148,33 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
         Outcome::Finished { last_loss, totals } => {
             progress.done();
             let seconds = totals.useful_ns as f64 / 1e9;
+            let last = match last_loss.is_finite() {
+                true => format!("last loss {last_loss:.4}"),
+                false => "no step was left to do".to_owned(),
+            };
             show(&format!(
-                "adapter in {}: {} steps, {} tokens in {seconds:.1} s ({:.0} tokens/s), last loss \
-                 {last_loss:.4}",
+                "adapter in {}: {} steps, {} tokens in {seconds:.1} s ({:.0} tokens/s), {last}",
                 places.output.display(),
                 settings.steps,
                 totals.tokens,
                 totals.tokens as f64 / seconds
-            ));
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// What a resumed run must have in common with the run that it continues, beside its settings.
+fn identity(arguments: &Finetune, source: &Source) -> Result<Json> {
+    let mut identity = json!({
+        "weights": source.sha256()?,
+        "data": sha256_file(&arguments.data.join(tokens::TRAIN))?,
+    });
+    // The same matrices compute something else by another configuration.
+    if let Some(configuration) = source.configuration_sha256()? {
+        identity["configuration"] = json!(configuration);
+    }
+    Ok(identity)
 }
 
 fn settings(arguments: &Finetune) -> Settings {
@@ -212,10 +225,14 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
     progress.driver(&name, &detail);
     let label = arguments.label.as_deref();
     let mut results = Map::new();
+    // Whoever stopped listening still gets the file.
+    let mut shown = Ok(());
     let mut record = |progress: &mut Progress, name: &str, value: f64| {
         let name = label.map_or_else(|| name.to_owned(), |label| format!("{name}_{label}"));
         progress.send(&json!({"result": {name.as_str(): value}}));
-        show(&format!("{name} {value:.4}"));
+        if shown.is_ok() {
+            shown = show(&format!("{name} {value:.4}"));
+        }
         results.insert(name, json!(value));
     };
     let mut totals = Totals::default();
@@ -231,6 +248,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
     write_results(arguments, results, &samples, &data)?;
     progress.send(&totals.report(1, 1));
     progress.done();
+    shown?;
     Ok(ExitCode::SUCCESS)
 }
 

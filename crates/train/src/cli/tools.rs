@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
-use crate::{cpu, drivers, export, fetch, score, tiny};
+use crate::{cpu, drivers, export, fetch, finetune, score, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -25,7 +25,7 @@ pub fn fetch(model: &str) -> Result<ExitCode> {
     if fetch::cached()?.is_none() {
         warn("downloading 93 MB with pip");
     }
-    show(&fetch::ensure()?.display().to_string());
+    show(&fetch::ensure()?.display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -47,7 +47,7 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
     let mut model = Model::new(&weights);
     let answers =
         cpu::generate::generate(&mut model, &[prompt], tokenizer.end(), arguments.new_max)?;
-    show(tokenizer.decode(&answers[0])?.trim_end());
+    show(tokenizer.decode(&answers[0])?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -62,17 +62,19 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
     let mut merged = source.weights()?;
     let adapter = Adapter::open(&arguments.adapter, &merged.architecture)?;
     merged.parameters = adapter.merged(&merged.parameters);
+    let mut written = Vec::new();
     if arguments.merged {
-        let path = export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?;
-        show(&path.display().to_string());
+        written.push(export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?);
     }
     if let Some(format) = arguments.gguf {
         let format = match format {
             GgufFormat::Q8_0 => crate::gguf::Format::Q8_0,
             GgufFormat::F32 => crate::gguf::Format::F32,
         };
-        let path = export::gguf(&merged, &source, format, &arguments.output)?;
-        show(&path.display().to_string());
+        written.push(export::gguf(&merged, &source, format, &arguments.output)?);
+    }
+    for path in written {
+        show(&path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,23 +83,23 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
 pub fn drivers(format: Format) -> Result<ExitCode> {
     let items: Vec<Json> = drivers::KNOWN.iter().map(|name| probed(name)).collect();
     match format {
-        Format::Json => show_list("DriverList", &items),
+        Format::Json => show_list("DriverList", &items)?,
         Format::Table => {
-            show(&format!("{:<8} {:<7} DETAIL", "DRIVER", "STARTS"));
+            show(&format!("{:<8} {:<7} DETAIL", "DRIVER", "STARTS"))?;
             for item in &items {
                 let detail = item["detail"].as_str().unwrap_or_default();
                 let starts = if item["starts"] == true { "yes" } else { "no" };
                 let name = item["name"].as_str().unwrap_or_default();
-                show(&format!("{name:<8} {starts:<7} {detail}"));
+                show(&format!("{name:<8} {starts:<7} {detail}"))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_list(kind: &str, items: &[Json]) {
+fn show_list(kind: &str, items: &[Json]) -> Result<()> {
     let list = json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": kind, "items": items});
-    show(&list.to_string());
+    show(&list.to_string())
 }
 
 /// Shows the tokens and the loss of every line.
@@ -112,16 +114,16 @@ pub fn score(arguments: &Score) -> Result<ExitCode> {
     }
     drop(source);
     let mut driver = drivers::start(&name, &Arc::new(weights))?;
-    let items = score::score(driver.as_mut(), &lines)?;
+    let items = score::score(driver.as_mut(), &arguments.input, &lines)?;
     match arguments.output {
         Format::Json => {
             let items: Vec<Json> = items.iter().map(|item| json!(item)).collect();
-            show_list("ScoreList", &items);
+            show_list("ScoreList", &items)?;
         }
         Format::Table => {
-            show(&format!("{:>6} {:>8} {:>9}", "LINE", "TOKENS", "LOSS"));
+            show(&format!("{:>6} {:>8} {:>9}", "LINE", "TOKENS", "LOSS"))?;
             for item in &items {
-                show(&format!("{:>6} {:>8} {:>9.4}", item.line, item.tokens, item.loss));
+                show(&format!("{:>6} {:>8} {:>9.4}", item.line, item.tokens, item.loss))?;
             }
         }
     }
@@ -160,19 +162,20 @@ pub fn probe(name: &str) -> Result<ExitCode> {
         let what = "its loss is not a number".to_owned();
         return Err(Error::DriverFailed { driver: name, what });
     }
-    show(&driver.detail());
+    show(&driver.detail())?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn tiny(output: &Path, seed: u64) -> Result<ExitCode> {
     export::hub(&tiny::weights(seed), &tiny::tokenizer()?, output)?;
-    show(&output.display().to_string());
+    show(&output.display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
     let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
     let weights = Arc::new(Source::open(&arguments.weights.weights)?.weights()?);
+    finetune::check_sizes(batch, seq, rank, &weights.architecture)?;
     let name = drivers::resolve(&arguments.driver, None)?;
     let mut driver = drivers::start(&name, &weights)?;
     let mut adapter = Adapter::random(&weights.architecture, rank, 2.0 * rank as f32, 1);
@@ -180,8 +183,10 @@ pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
     let vocabulary = weights.architecture.vocabulary as u32;
     let sequences: Vec<Sequence> = (0..batch as u32)
         .map(|row| Sequence {
-            tokens: (0..seq as u32).map(|i| (row * 7919 + i * 104_729) % vocabulary).collect(),
-            scored: (0..seq).map(|i| i + scored >= seq).collect(),
+            tokens: (0..seq as u32)
+                .map(|i| row.wrapping_mul(7919).wrapping_add(i.wrapping_mul(104_729)) % vocabulary)
+                .collect(),
+            scored: (0..seq).map(|i| i.saturating_add(scored) >= seq).collect(),
         })
         .collect();
     let batch = Batch::pack(&sequences, seq);
@@ -202,6 +207,6 @@ pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
     let median = seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN);
     let line = json!({"driver": name, "detail": driver.detail(), "step_s": median,
                       "tokens_per_s": batch.tokens.len() as f64 / median});
-    show(&line.to_string());
+    show(&line.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -33,6 +33,9 @@ pub fn read(path: &Path, file: &Gguf) -> Result<(Architecture, Option<Map<String
     let divisors = file.tensor(ROPE_DIVISORS, architecture.attention.head_size / 2)?;
     for rope in &mut architecture.ropes {
         rope.frequencies.iter_mut().zip(&divisors).for_each(|(f, &by)| *f /= f64::from(by));
+        if !rope.is_finite() {
+            return Err(bad_weights(path, format!("`{ROPE_DIVISORS}` holds zeros or no numbers")));
+        }
     }
     Ok((architecture, None))
 }

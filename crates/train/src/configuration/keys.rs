@@ -136,10 +136,10 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A value in a message: long ones are cut.
+/// A value in a message, as JSON writes it, so that `"1"` is not taken for `1`: long ones are cut.
 fn shortened(value: &Json) -> String {
     const LENGTH_MAX: usize = 60;
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = value.to_string();
     match text.char_indices().nth(LENGTH_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

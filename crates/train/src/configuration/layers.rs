@@ -24,6 +24,9 @@ pub fn read(
         return keys.refuse("sliding_window", "layers of `layer_types` slide, but by no window");
     }
     let ropes = ropes(family, keys, basis)?;
+    if !ropes.iter().all(Rope::is_finite) {
+        return keys.refuse("rope_theta", "with it and its scaling, frequencies are not finite");
+    }
     let layers = slides.iter().zip(&rotated).map(|(&slides, &rotated)| Layer {
         scale,
         window: window.filter(|_| slides),
@@ -40,7 +43,9 @@ fn window(family: Family, keys: &Keys<'_>) -> Read<Option<usize>> {
             keys.size_or_null("sliding_window", Some(4096))?
         }
         Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 => {
-            let window = keys.size("sliding_window")?;
+            // Only Qwen's code has a window where a file names none.
+            let default = (family != Family::SmolLm3).then_some(4096);
+            let window = keys.size_or_null("sliding_window", default)?;
             window.filter(|_| matches!(keys.flag("use_sliding_window"), Ok(Some(true))))
         }
     };

@@ -96,6 +96,12 @@ fn yarn(keys: &Keys<'_>, basis: Basis) -> Read<Rope> {
     let factor = keys.positive("factor")?.unwrap_or(basis.positions_max as f64 / original);
     let beta = |key, default| Ok(keys.positive(key)?.unwrap_or(default));
     let (fast, slow) = (beta("beta_fast", 32.0)?, beta("beta_slow", 1.0)?);
+    if basis.theta <= 1.0 {
+        return keys.refuse("rope_theta", format!("`yarn` needs more than 1, not {}", basis.theta));
+    }
+    if fast <= slow {
+        return keys.refuse("beta_fast", format!("it must be above `beta_slow`, {slow}"));
+    }
     let truncate = keys.flag("truncate")?.unwrap_or(true);
     let size = basis.head_size as f64;
     let dimension =

@@ -3,7 +3,7 @@
 use super::layer::Tape;
 use super::model::Model;
 use crate::blocks::attention::KeyValues;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Keys and values of every sequence: layer by layer, one entry a sequence.
 #[derive(Debug)]
@@ -20,14 +20,24 @@ pub fn generate(
     new_max: usize,
 ) -> Result<Vec<Vec<u32>>> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    model.architecture.check_length(longest + new_max)?;
-    model.reach(longest + new_max);
+    let positions_max = model.architecture.positions_max;
+    let reached = longest.saturating_add(new_max);
+    if reached > positions_max {
+        return Err(Error::Usage {
+            what: format!(
+                "a prompt of {longest} tokens and {new_max} new ones are more than the \
+                 {positions_max} positions of the weights"
+            ),
+            hint: "lower `--new-max`, or shorten the prompt",
+        });
+    }
+    model.reach(reached);
     let mut answers = vec![Vec::new(); prompts.len()];
     let mut cache = Cache::new(model, prompts.len());
     let mut active: Vec<usize> = (0..prompts.len()).collect();
     let mut next: Vec<Vec<u32>> = prompts.to_vec();
     for _ in 0..new_max {
-        let chosen = step(model, &mut cache, &next);
+        let chosen = step(model, &mut cache, &next)?;
         let mut kept = Vec::new();
         for (place, &token) in chosen.iter().enumerate() {
             if Some(token) != end {
@@ -63,7 +73,7 @@ impl Cache {
 }
 
 /// Appends `tokens` to each sequence and returns the likeliest token after each.
-fn step(model: &Model, cache: &mut Cache, tokens: &[Vec<u32>]) -> Vec<u32> {
+fn step(model: &Model, cache: &mut Cache, tokens: &[Vec<u32>]) -> Result<Vec<u32>> {
     let (mut bounds, mut positions) = (vec![0], Vec::new());
     for (length, tokens) in cache.lengths.iter_mut().zip(tokens) {
         positions.extend((*length..*length + tokens.len()).map(|position| position as u32));

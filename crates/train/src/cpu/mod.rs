@@ -120,7 +120,7 @@ impl Driver for Cpu {
         model.embedding().forward(&batch.tokens, &places, &mut tape.input);
         for index in 0..model.architecture.layers.len() {
             let layer = model.layer(index);
-            layer.forward(&batch.bounds, Context::Whole, tape, workspace, last);
+            layer.forward(&batch.bounds, Context::WholeForwardOnly, tape, workspace, last);
             std::mem::swap(&mut tape.input, last);
         }
         Ok(model.score(&tape.input, batch, head, None))

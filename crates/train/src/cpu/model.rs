@@ -11,6 +11,7 @@ use crate::blocks::matrix::sized;
 use crate::blocks::norm::{self, STATISTICS};
 use crate::blocks::rotation::Table;
 use crate::blocks::{loss, math};
+use crate::error::{Error, Result};
 use crate::weights::{Outer, Parameters, Weights};
 use rayon::prelude::*;
 
@@ -172,11 +173,14 @@ impl Model {
         workspace.logits
     }
 
-    /// The most likely next token after some rows of `hidden`.
-    pub fn most_likely(&self, hidden: &[f32], rows: &[usize]) -> Vec<u32> {
+    /// The most likely next token after some rows of `hidden`; refuses logits that have no order.
+    pub fn most_likely(&self, hidden: &[f32], rows: &[usize]) -> Result<Vec<u32>> {
         let logits = self.logits(hidden, rows);
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return Err(Error::NotFinite { what: "a score of a next token".into() });
+        }
         let rows = logits.par_chunks_exact(self.architecture.vocabulary);
-        rows.map(|row| math::argmax(row) as u32).collect()
+        Ok(rows.map(|row| math::argmax(row) as u32).collect())
     }
 
     /// Leaves gathered rows, their norms and their logits in `workspace`.

@@ -124,6 +124,7 @@ const RULES: &[Rule] = &[
             "crates/devices/src/device_monitor.rs",
             "crates/engine/src/contract",
             "crates/host/src/monitor.rs",
+            "crates/kubernetes/src/conditions.rs",
             "crates/kubernetes/src/leader.rs",
             "crates/kubernetes/src/statuses.rs",
             "crates/kubernetes/src/writer.rs",

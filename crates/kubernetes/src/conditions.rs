@@ -152,8 +152,8 @@ impl ForeignConditions {
         }));
     }
 
-    /// Notes on a workload how its job ended, as [`Self::stands`] does of one that is over: the note
-    /// of an earlier time was not written, or lost. Waits for nothing.
+    /// Notes on a workload how its job ended, as [`Self::stands`] does of one that is over: the
+    /// note of an earlier time was not written, or lost. Waits for nothing.
     pub fn ended(&self, object: Foreign, state: String) {
         let this = self.clone();
         drop(self.0.threads.spawn(async move { this.write_end(&object, &state).await }));

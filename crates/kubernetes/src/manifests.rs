@@ -107,10 +107,9 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects
 }
 
-/// What the server does, and nothing else: it reads nodes, how they are connected, pods and
-/// their logs, makes, binds, evicts and
-/// deletes pods and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and
-/// whoever looks at them how they stand.
+/// What the server does, and nothing else: it reads nodes, how they are connected, pods and their
+/// logs, makes, binds, evicts and deletes pods and their services, suspends workloads of others,
+/// and tells jobs, quotas, waiting pods and whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
     if binding == Binding::KubeScheduler {

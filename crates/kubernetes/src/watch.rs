@@ -70,8 +70,8 @@ pub(crate) async fn nodes(client: Client, sender: Sender) {
     }
 }
 
-/// All workloads of a kind, as [`pods`]. Of a kind that the API server does not know there are none;
-/// of one that the account may not list nobody knows which.
+/// All workloads of a kind, as [`pods`]. Of a kind that the API server does not know there are
+/// none; of one that the account may not list nobody knows which.
 pub(crate) async fn workloads(
     (client, kind, scheduler, sender): (Client, WorkloadKind, Scheduler, Sender),
 ) {

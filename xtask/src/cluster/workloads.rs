@@ -1,5 +1,6 @@
 //! Workloads of others than Kubernetes itself, so that tests can hand a scheduler what users would,
-//! and what else they have: their definitions, and controllers of some. The controller manager has that of `Job`.
+//! and what else they have: their definitions, and controllers of some. The controller manager has
+//! that of `Job`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

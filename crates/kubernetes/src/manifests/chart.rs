@@ -1,8 +1,8 @@
 //! The same objects as a Helm chart: what its values say is left open, and all else is as the
 //! manifests have it.
 //!
-//! A chart is not written, it is found: the manifests are made for every combination of the switches
-//! that decide which objects there are, with placeholders where a value belongs. What all
+//! A chart is not written, it is found: the manifests are made for every combination of the
+//! switches that decide which objects there are, with placeholders where a value belongs. What all
 //! combinations have in common stands once, and what differs stands under the switch that it
 //! differs by.
 

@@ -53,7 +53,11 @@ impl Mutation {
                 "applyConfiguration": { "expression": self.set },
             }],
         });
-        let object = |kind: &str, spec: Value| json!({ "apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec });
+        let object = |kind: &str, spec: Value| {
+            json!({
+                "apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec,
+            })
+        };
         [
             object("MutatingAdmissionPolicy", policy),
             object("MutatingAdmissionPolicyBinding", json!({ "policyName": metadata["name"] })),

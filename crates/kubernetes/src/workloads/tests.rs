@@ -117,7 +117,11 @@ fn gang_of(kind: WorkloadKind, spec: Value, status: Value) -> Option<Arc<Workloa
 
 #[test]
 fn what_is_done_is_not_made_again() {
-    let job = |template: Value| json!({ "parallelism": 4, "completions": 6, "suspend": true, "template": template });
+    let job = |template: Value| {
+        json!({
+            "parallelism": 4, "completions": 6, "suspend": true, "template": template,
+        })
+    };
     let left = |succeeded: u32| {
         let status = json!({ "succeeded": succeeded });
         gang_of(WorkloadKind::Job, job(gpus(1)), status).map(|gang| gang.ranks)

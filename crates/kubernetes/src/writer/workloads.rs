@@ -51,8 +51,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// The version of a workload since which it is suspended; `None` where it is another by now. It
-    /// is written even where it is suspended: what was sent before and not answered is refused then.
+    /// The version of a workload since which it is suspended; `None` where it is another by now.
+    /// It is written even where it is suspended: what was sent before and not answered is refused
+    /// then.
     async fn try_suspend(
         &self,
         by: &SuspendedBy,

@@ -140,11 +140,9 @@ impl Kubernetes {
             return;
         }
         let Some(needs) = &row.needs else { return requests.over(&row.uid) };
-        let ObjectKey { namespace, name } = row.key.clone();
-        let owner = JobOwner { namespace, name, uid: row.uid.clone() };
         let devices = requests.offers.devices(inventory, needs, &row.requests);
         requests.asks(Request {
-            of: Foreign { kind: ForeignKind::Pod, owner },
+            of: foreign_of_pod(row),
             profile: needs.profile.clone(),
             priority: needs.priority,
             preemptible: needs.preemptible,
@@ -267,6 +265,12 @@ impl Kubernetes {
         // It may ask for something else than when it was given its node.
         waits.iter().for_each(|row| self.see_request(row));
     }
+}
+
+/// A pod that somebody else made.
+pub(super) fn foreign_of_pod(row: &PodRow) -> Foreign {
+    let ObjectKey { namespace, name } = row.key.clone();
+    Foreign { kind: ForeignKind::Pod, owner: JobOwner { namespace, name, uid: row.uid.clone() } }
 }
 
 /// The node of a placement that has one.

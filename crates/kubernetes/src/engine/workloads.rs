@@ -7,6 +7,7 @@ use het_core::{
 };
 
 use super::listing::Listing;
+use super::requests::foreign_of_pod;
 use super::{Adoption, Kubernetes, Whose};
 use crate::conditions::Waits;
 use crate::names::{Binding, HOSTNAME, ObjectKey};
@@ -362,7 +363,7 @@ impl Kubernetes {
             Part::None => return false,
             Part::Waits { is_new } => {
                 if is_new {
-                    self.conditions.waits(foreign_pod(row), waits_for_slot(leased));
+                    self.conditions.waits(foreign_of_pod(row), waits_for_slot(leased));
                 }
                 Whose::Others
             }
@@ -550,11 +551,6 @@ fn foreign_of(row: &WorkloadRow) -> Foreign {
     let ObjectKey { namespace, name } = row.name.key.clone();
     let owner = JobOwner { namespace, name, uid: row.uid.clone() };
     Foreign { kind: ForeignKind::Workload(row.name.kind), owner }
-}
-
-fn foreign_pod(row: &PodRow) -> Foreign {
-    let ObjectKey { namespace, name } = row.key.clone();
-    Foreign { kind: ForeignKind::Pod, owner: JobOwner { namespace, name, uid: row.uid.clone() } }
 }
 
 fn waits_for_slot(leased: &Leased) -> Waits {

@@ -49,7 +49,6 @@ pub use jobs::{JobNews, JobObject, Jobs};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;
 pub use leader::{EPOCH_MAX, Election, ElectionError, Leadership, Standby};
-pub use logs::WhichLogs;
 pub use manifests::{ChartFile, ManifestOptions, chart, manifests};
 pub use names::{Binding, NAMESPACE, SCHEDULER};
 pub use own_pod::{OwnPod, PodName, ReportError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, stream};
 use het_core::JobId;
-use het_wire::api::PodLog;
+use het_wire::api::{LogsQuery, PodLog};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Error;
 use kube::api::{Api, ListParams, LogParams, ObjectMeta};
@@ -19,17 +19,6 @@ const AT_ONCE: usize = 16;
 const BYTES_MAX: usize = 16 << 20;
 /// Of each pod where nobody says how many.
 const LINES: u32 = 10_000;
-
-/// Which logs of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WhichLogs {
-    pub stage: Option<String>,
-    pub rank: Option<u32>,
-    /// The last of each stage where it is `None`.
-    pub attempt: Option<u32>,
-    /// The last of each.
-    pub lines: Option<u32>,
-}
 
 /// A pod of a job, as its labels have it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,23 +42,21 @@ impl Rank {
     }
 }
 
-impl WhichLogs {
-    /// Those of a job's pods that are asked for, in order.
-    fn of(&self, mut pods: Vec<Rank>) -> Vec<Rank> {
-        let mut last: BTreeMap<String, u32> = BTreeMap::new();
-        for pod in &pods {
-            let attempt = last.entry(pod.stage.clone()).or_default();
-            *attempt = pod.attempt.max(*attempt);
-        }
-        pods.retain(|pod| {
-            self.stage.as_ref().is_none_or(|stage| *stage == pod.stage)
-                && self.rank.is_none_or(|rank| rank == pod.rank)
-                && pod.attempt == self.attempt.unwrap_or(last[&pod.stage])
-        });
-        pods.sort();
-        pods.truncate(PODS_MAX);
-        pods
+/// Those of a job's pods that are asked for, in order.
+fn asked_for(query: &LogsQuery, mut pods: Vec<Rank>) -> Vec<Rank> {
+    let mut last: BTreeMap<String, u32> = BTreeMap::new();
+    for pod in &pods {
+        let attempt = last.entry(pod.stage.clone()).or_default();
+        *attempt = pod.attempt.max(*attempt);
     }
+    pods.retain(|pod| {
+        query.stage.as_ref().is_none_or(|stage| *stage == pod.stage)
+            && query.rank.is_none_or(|rank| rank == pod.rank)
+            && pod.attempt == query.attempt.unwrap_or(last[&pod.stage])
+    });
+    pods.sort();
+    pods.truncate(PODS_MAX);
+    pods
 }
 
 impl Jobs {
@@ -82,16 +69,16 @@ impl Jobs {
         &self,
         job: JobId,
         namespace: &str,
-        which: &WhichLogs,
+        query: &LogsQuery,
     ) -> Result<Vec<PodLog>, Error> {
         let api: Api<Pod> = Api::namespaced(self.client(), namespace);
         let selector = format!("{JOB}={job},{SCHEDULER_LABEL}={}", self.scheduler());
         let listed = api.list_metadata(&ListParams::default().labels(&selector)).await?;
         let ranks = listed.items.into_iter().filter_map(|pod| Rank::of(pod.metadata));
-        let ranks = which.of(ranks.collect());
+        let ranks = asked_for(query, ranks.collect());
         let parameters = LogParams {
             limit_bytes: i64::try_from(BYTES_MAX / ranks.len().max(1)).ok(),
-            tail_lines: Some(which.lines.unwrap_or(LINES).into()),
+            tail_lines: Some(query.tail.unwrap_or(LINES).into()),
             ..LogParams::default()
         };
         let (api, parameters) = (&api, &parameters);
@@ -119,14 +106,14 @@ mod tests {
     fn the_last_attempt_of_each_stage_is_shown_in_order() {
         let pods = [("train", 2, 1), ("train", 1, 0), ("load", 1, 0), ("train", 2, 0)];
         let pods = pods.map(|(stage, attempt, of)| rank(stage, attempt, of)).to_vec();
-        let names = |which: WhichLogs| -> Vec<String> {
-            which.of(pods.clone()).into_iter().map(|pod| pod.pod).collect()
+        let names = |query: LogsQuery| -> Vec<String> {
+            asked_for(&query, pods.clone()).into_iter().map(|pod| pod.pod).collect()
         };
-        assert_eq!(names(WhichLogs::default()), ["load-1-0", "train-2-0", "train-2-1"]);
-        let first = WhichLogs { attempt: Some(1), ..WhichLogs::default() };
+        assert_eq!(names(LogsQuery::default()), ["load-1-0", "train-2-0", "train-2-1"]);
+        let first = LogsQuery { attempt: Some(1), ..LogsQuery::default() };
         assert_eq!(names(first), ["load-1-0", "train-1-0"]);
         let stage =
-            WhichLogs { stage: Some("train".to_owned()), rank: Some(1), ..WhichLogs::default() };
+            LogsQuery { stage: Some("train".to_owned()), rank: Some(1), ..LogsQuery::default() };
         assert_eq!(names(stage), ["train-2-1"]);
     }
 }

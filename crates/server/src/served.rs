@@ -7,9 +7,8 @@ use std::sync::Arc;
 use het_agent::Members;
 use het_core::JobId;
 use het_host::LatestLoad;
-use het_kubernetes::WhichLogs;
 use het_service::Handle;
-use het_wire::api::PodLog;
+use het_wire::api::{LogsQuery, PodLog};
 use het_wire::job::TrainingJob;
 use het_wire::resource::NotAResource;
 use thiserror::Error;
@@ -46,7 +45,7 @@ pub trait JobMaker: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why nobody can say: one sentence for people.
-    fn logs<'a>(&'a self, job: JobId, tenant: &'a str, which: WhichLogs) -> ReadingLogs<'a>;
+    fn logs<'a>(&'a self, job: JobId, tenant: &'a str, query: LogsQuery) -> ReadingLogs<'a>;
 }
 
 /// The reading of logs under way.

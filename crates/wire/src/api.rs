@@ -165,6 +165,18 @@ impl JobList {
     }
 }
 
+/// Which logs of a job are wanted: the query of `GET /api/v1/jobs/{job}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogsQuery {
+    pub stage: Option<String>,
+    pub rank: Option<u32>,
+    /// The last of each stage where it is `None`.
+    pub attempt: Option<u32>,
+    /// The last lines of each.
+    pub tail: Option<u32>,
+}
+
 /// What the pods of a job wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobLogs {

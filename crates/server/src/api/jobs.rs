@@ -6,11 +6,10 @@ use axum::extract::State as Shared;
 use het_core::{JobChange, JobId, Millis, Priority};
 use het_files::Links;
 use het_host::JobDir;
-use het_kubernetes::WhichLogs;
 use het_service::calls::{self, change_job, find, live_report, operate};
 use het_service::report::Detail;
 use het_service::{Selection, Which};
-use het_wire::api::{JobChanges, JobList, JobLogs, JobRow};
+use het_wire::api::{JobChanges, JobList, JobLogs, JobRow, LogsQuery};
 use het_wire::quantity;
 use het_wire::report::{ExplanationReport, RunReport};
 use het_wire::text::Lang;
@@ -113,16 +112,6 @@ pub async fn show(
     Seen::by(&api, &caller, archived)
 }
 
-/// Which logs are wanted.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LogsQuery {
-    stage: Option<String>,
-    rank: Option<u32>,
-    attempt: Option<u32>,
-    tail: Option<u32>,
-}
-
 pub async fn logs(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
@@ -134,9 +123,7 @@ pub async fn logs(
         let text = format!("what job {} wrote are files where it ran", row.id);
         return Err(ApiError::new(Code::Conflict, text).hint("`het logs` shows them there"));
     };
-    let LogsQuery { stage, rank, attempt, tail: lines } = query;
-    let which = WhichLogs { stage, rank, attempt, lines };
-    let items = cluster.logs(JobId(row.id), &row.tenant, which).await;
+    let items = cluster.logs(JobId(row.id), &row.tenant, query).await;
     let items = items.map_err(|text| ApiError::new(Code::Busy, text).hint("try it again"))?;
     Seen::by(&api, &caller, JobLogs::new(row.id, row.tenant.clone(), items))
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use het_core::JobId;
-use het_kubernetes::{ApiError, Jobs, WhichLogs};
+use het_kubernetes::{ApiError, Jobs};
+use het_wire::api::LogsQuery;
 use het_wire::job::TrainingJob;
 use het_wire::resource;
 use tokio::sync::oneshot;
@@ -93,9 +94,9 @@ impl JobMaker for ClusterJobs {
         WORKDIR
     }
 
-    fn logs<'a>(&'a self, job: JobId, tenant: &'a str, which: WhichLogs) -> ReadingLogs<'a> {
+    fn logs<'a>(&'a self, job: JobId, tenant: &'a str, query: LogsQuery) -> ReadingLogs<'a> {
         Box::pin(async move {
-            let logs = timeout(LOGS_MAX, self.jobs.logs(job, tenant, &which)).await;
+            let logs = timeout(LOGS_MAX, self.jobs.logs(job, tenant, &query)).await;
             let logs = logs.map_err(|_| "the API server does not answer".to_owned())?;
             logs.map_err(|error| told(&error))
         })

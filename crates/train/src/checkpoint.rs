@@ -1,13 +1,12 @@
 //! Complete or absent: a checkpoint appears under its name in one rename, or not at all.
 
+use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
-use crate::hub::{TensorFile, f32_bytes};
-use crate::lora::{Adapter, CONFIG_FILE, TENSORS_FILE};
 use crate::optimiser::AdamW;
 use crate::progress::Totals;
+use crate::stored::{self, Order, Stored, StoredFile};
+use crate::trainable::Trainable;
 use crate::whole;
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::fs::{self, File};
@@ -16,8 +15,10 @@ use std::path::{Path, PathBuf};
 const MOMENTS_FILE: &str = "optimizer.safetensors";
 const STATE_FILE: &str = "state.json";
 const KEPT: usize = 2;
+/// What directories begin with that are no checkpoints, yet or any more.
+const SCRATCH: &str = ".tmp-";
 
-/// Everything beside the adapter and the moments. The data position and the random order follow
+/// Everything beside what learns and the moments. The data position and the random order follow
 /// from the step and the seed in `run`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
@@ -35,14 +36,14 @@ pub struct State {
 pub fn save(
     directory: &Path,
     state: &State,
-    adapter: &Adapter,
-    base_model: &str,
+    trainable: &Trainable<'_>,
+    driver: &mut dyn Driver,
     moments: &AdamW,
 ) -> Result<PathBuf> {
     let name = format!("checkpoint-{}", state.step);
-    let scratch = directory.join(format!(".tmp-{name}-{}", std::process::id()));
+    let scratch = directory.join(format!("{SCRATCH}{name}-{}", std::process::id()));
     let path = directory.join(&name);
-    let written = fill(&scratch, state, adapter, base_model, moments)
+    let written = fill(&scratch, state, trainable, driver, moments)
         .and_then(|()| publish(&scratch, &path, directory));
     if let Err(source) = written {
         let _ = fs::remove_dir_all(&scratch);
@@ -51,9 +52,33 @@ pub fn save(
     let mut older = list(directory);
     older.truncate(older.len().saturating_sub(KEPT));
     for (_, path) in older {
-        let _ = fs::remove_dir_all(path);
+        let _ = discard(&path);
     }
     Ok(path)
+}
+
+/// Takes the name of a checkpoint away before its files, so that nothing under it is incomplete.
+fn discard(path: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!("{SCRATCH}old-{name}-{}", std::process::id()));
+    fs::rename(path, &aside).at("move aside", path)?;
+    fs::remove_dir_all(&aside).at("remove", &aside)
+}
+
+/// Removes what runs left that were killed while they saved.
+pub fn remove_unfinished(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(SCRATCH)) else {
+            continue;
+        };
+        let process = rest.rsplit_once('-').and_then(|(_, id)| id.parse::<u32>().ok());
+        let lives = process.is_some_and(|id| Path::new(&format!("/proc/{id}")).exists());
+        if rest.contains("checkpoint-") && !lives {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Complete checkpoints, oldest first.
@@ -70,8 +95,15 @@ pub fn list(directory: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// Reads a checkpoint into `adapter` and `moments`, refusing one of another run.
-pub fn load(path: &Path, run: &Json, adapter: &mut Adapter, moments: &mut AdamW) -> Result<State> {
+/// Reads a checkpoint into `trainable`, what the driver has of it, and `moments`; refuses one of
+/// another run.
+pub fn load(
+    path: &Path,
+    run: &Json,
+    trainable: &mut Trainable<'_>,
+    driver: &mut dyn Driver,
+    moments: &mut AdamW,
+) -> Result<State> {
     let incomplete = |what: String| Error::Checkpoint { path: path.to_owned(), what };
     let file = path.join(STATE_FILE);
     let text = fs::read_to_string(&file).at("read", &file)?;
@@ -81,13 +113,11 @@ pub fn load(path: &Path, run: &Json, adapter: &mut Adapter, moments: &mut AdamW)
     if !differences.is_empty() {
         return Err(Error::Mismatch { path: path.to_owned(), differences });
     }
-    let tensors = TensorFile::open(&path.join(TENSORS_FILE))?;
-    for (name, shape, place) in adapter.tensors().collect::<Vec<_>>() {
-        adapter.values[place].copy_from_slice(&tensors.get(&name, &shape)?);
-    }
-    let tensors = TensorFile::open(&path.join(MOMENTS_FILE))?;
-    moments.first = tensors.get("first", &[moments.first.len()])?;
-    moments.second = tensors.get("second", &[moments.second.len()])?;
+    trainable.load(driver, path)?;
+    let file = path.join(MOMENTS_FILE);
+    let mut file = StoredFile::open(&file)?;
+    file.read("first", &mut moments.first)?;
+    file.read("second", &mut moments.second)?;
     Ok(state)
 }
 
@@ -107,41 +137,30 @@ fn differences(saved: &Json, wanted: &Json) -> String {
 fn fill(
     scratch: &Path,
     state: &State,
-    adapter: &Adapter,
-    base_model: &str,
+    trainable: &Trainable<'_>,
+    driver: &mut dyn Driver,
     moments: &AdamW,
 ) -> Result<()> {
     fs::create_dir_all(scratch).at("create", scratch)?;
-    write_adapter(scratch, adapter, base_model)?;
-    let bytes = [f32_bytes(&moments.first), f32_bytes(&moments.second)];
-    let views = ["first", "second"].into_iter().zip(&bytes).map(|(name, bytes)| {
-        TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes).map(|view| (name, view))
-    });
-    let views = views.collect::<std::result::Result<Vec<_>, _>>();
-    let packed = views
-        .and_then(|views| safetensors::serialize(views, None))
-        .map_err(|error| Error::Checkpoint { path: scratch.to_owned(), what: error.to_string() })?;
-    whole::write(&scratch.join(MOMENTS_FILE), &packed)?;
+    trainable.save(driver, scratch)?;
+    let both = [flat("first", &moments.first), flat("second", &moments.second)];
+    stored::write(&scratch.join(MOMENTS_FILE), &both)?;
     let text = serde_json::to_string_pretty(state).expect("a plain struct serialises");
     whole::write(&scratch.join(STATE_FILE), text.as_bytes())?;
     sync_directory(scratch)
 }
 
+fn flat<'a>(name: &str, values: &'a [f32]) -> (String, Stored<'a>) {
+    (name.to_owned(), Stored { shape: vec![values.len()], values, order: Order::AsTheyLie })
+}
+
 fn publish(scratch: &Path, path: &Path, directory: &Path) -> Result<()> {
     // A rerun may reach a step whose checkpoint already exists; the new one is the same state.
     if path.exists() {
-        fs::remove_dir_all(path).at("replace", path)?;
+        discard(path)?;
     }
     fs::rename(scratch, path).at("move into place", path)?;
     sync_directory(directory)
-}
-
-/// Writes the two files of a PEFT adapter.
-pub fn write_adapter(directory: &Path, adapter: &Adapter, base_model: &str) -> Result<()> {
-    whole::write(&directory.join(TENSORS_FILE), &adapter.to_safetensors()?)?;
-    let text = serde_json::to_string_pretty(&adapter.peft_config(base_model))
-        .expect("a JSON value serialises");
-    whole::write(&directory.join(CONFIG_FILE), text.as_bytes())
 }
 
 fn sync_directory(path: &Path) -> Result<()> {

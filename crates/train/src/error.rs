@@ -2,6 +2,7 @@
 //!
 //! The `Display` of an [`Error`] is one sentence; [`Error::hint`] is the next step, printed apart.
 
+use het_core::Bytes;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,14 @@ pub enum Error {
     DriverFailed { driver: String, what: String },
     #[error("{what}")]
     Usage { what: String, hint: &'static str },
-    #[error("the loss or the adapter is not a number at step {step}")]
+    #[error("this run needs about {}, and {} are there", gibibytes(*needed), gibibytes(*available))]
+    Memory {
+        needed: Bytes,
+        available: Bytes,
+        /// Settings that fit, in words
+        fits: Option<String>,
+    },
+    #[error("the loss or the values that learn are no numbers at step {step}")]
     Diverged { step: u64 },
     #[error("{what} is not a finite number")]
     NotFinite { what: String },
@@ -116,6 +124,8 @@ impl Error {
                 "free some space, or send the output to another disk"
             }
             Error::Output { .. } => "run it again with an output that stays open",
+            Error::Memory { fits: Some(fits), .. } => return Some(format!("{fits} fits")),
+            Error::Memory { .. } => "use a smaller model, a shorter `--seq`, or a larger machine",
             Error::Diverged { .. } => "lower `--lr` and start again from the last checkpoint",
         };
         Some(hint.to_owned())
@@ -125,6 +135,11 @@ impl Error {
 fn disk_is_full(source: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// A size in words, such as `2.31 GiB`.
+pub fn gibibytes(bytes: Bytes) -> String {
+    format!("{:.2} GiB", bytes.0 as f64 / f64::from(1 << 30))
 }
 
 /// Names the action and the path of a failed file operation.

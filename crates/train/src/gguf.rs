@@ -149,6 +149,11 @@ impl Gguf {
         Self::parse(path, std::fs::read(path).at("read", path)?)
     }
 
+    /// Bytes of the whole file, which this keeps.
+    pub fn held_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let mut cursor = Cursor { path, bytes: &bytes, position: 0 };
         if cursor.take(4)? != MAGIC {

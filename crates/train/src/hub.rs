@@ -36,7 +36,8 @@ impl Hub {
             let names: BTreeSet<&String> = index.values().collect();
             (names.into_iter().map(|name| directory.join(name)).collect(), Some(index))
         } else {
-            return Err(bad_weights(directory, format!("it has no `{SINGLE}`, nor a `{INDEX}`")));
+            // A model that is yet to be trained.
+            (Vec::new(), None)
         };
         Ok(Self { directory: directory.to_owned(), files, index })
     }
@@ -45,7 +46,7 @@ impl Hub {
         &self.directory
     }
 
-    /// The files that hold the matrices.
+    /// The files that hold the matrices; none where the model is only described.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
@@ -68,6 +69,10 @@ impl Hub {
     }
 
     pub fn tensors(&self) -> Result<TensorFiles> {
+        if self.files.is_empty() {
+            let what = format!("it has no `{SINGLE}`, nor a `{INDEX}`");
+            return Err(bad_weights(&self.directory, what));
+        }
         let files = self.files.iter().map(|path| TensorFile::open(path));
         let files = files.collect::<Result<Vec<_>>>()?;
         let mut places = BTreeMap::new();

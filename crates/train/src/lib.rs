@@ -1,11 +1,13 @@
-//! `het-train`, the built-in trainer: LoRA fine-tuning of small language models on this machine.
+//! `het-train`, the built-in trainer: small language models fine-tuned, with LoRA or whole, and
+//! trained from nothing, on this machine.
 //!
 //! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and
 //! [`tokens`] turn text into numbers; [`configuration`] reads every key of a model's description
-//! into an [`architecture`]; [`weights`] holds the frozen values under their [`names`], and
-//! [`lora`] what is trained on them; a [`driver`], one of [`drivers`], computes losses and
-//! gradients ([`cpu`], which composes [`blocks`] as the architecture says); [`finetune`] drives the
-//! [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] and [`score`] judge and [`export`] hands
+//! into an [`architecture`]; [`weights`] holds values under their [`names`], or [`initial`] draws
+//! them; [`trainable`] is what learns of them, all or a [`lora`] adapter; a [`driver`], one of
+//! [`drivers`], computes losses and gradients ([`cpu`], which composes [`blocks`] as the
+//! architecture says); [`memory`] says what a run will take; [`training`] drives the [`optimiser`]
+//! over the batches of a [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files); [`evaluate`] and [`score`] judge and [`export`] hands
 //! over. [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
@@ -25,20 +27,25 @@ pub mod error;
 pub mod evaluate;
 pub mod export;
 pub mod fetch;
-pub mod finetune;
 pub mod gguf;
 pub mod hub;
+pub mod initial;
 pub mod int8;
 pub mod lora;
+pub mod memory;
 pub mod names;
 pub mod notice;
 pub mod optimiser;
 pub mod progress;
+pub mod sampler;
 pub mod saves;
 pub mod score;
+pub mod stored;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;
+pub mod trainable;
+pub mod training;
 pub mod warm;
 pub mod weights;
 pub mod whole;

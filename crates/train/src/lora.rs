@@ -1,7 +1,8 @@
 //! The low-rank adapter: one flat vector of values, and where each matrix lies in it.
 //!
-//! Every linear layer of attention and MLP has `A [rank, in]` and `B [out, rank]`. Matrices `A`
-//! that read the same input lie side by side, so one product serves them all.
+//! Linear layers of attention and MLP have `A [rank, in]` and `B [out, rank]`: all of them, or those
+//! that were asked for. Matrices `A` that read the same input lie side by side, so one product
+//! serves them all.
 
 use crate::architecture::{Architecture, Family};
 use crate::blocks::linear::{LowRank, Update};
@@ -10,6 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};
 use crate::names::{Kind, Name, Part, Piece, Site, pieces};
 use crate::weights::{Layer, Parameters};
+use crate::whole;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use rand_chacha::ChaCha8Rng;
@@ -17,6 +19,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,21 +28,41 @@ use std::path::Path;
 pub const TENSORS_FILE: &str = "adapter_model.safetensors";
 pub const CONFIG_FILE: &str = "adapter_config.json";
 
+/// What an adapter changes, and by how much.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Settings {
+    pub rank: usize,
+    pub alpha: f32,
+    /// Whether the product of `B` and `A` counts alpha / √rank times, not alpha / rank
+    /// (Kalajdzievski 2023, rsLoRA, section 4).
+    pub rslora: bool,
+    /// Last words of the names of the matrices, as PEFT matches them; empty for all.
+    pub targets: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { rank: 8, alpha: 16.0, rslora: false, targets: Vec::new() }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adapter {
     pub rank: usize,
     pub alpha: f32,
     pub values: Vec<f32>,
+    rslora: bool,
     family: Family,
     layers: Vec<[Group; 4]>,
 }
 
-/// Matrices that read one input: q, k, v; o; gate, up; or down.
+/// Matrices that read one input: q, k, v; o; gate, up; or down. Those without an update are left
+/// out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     pub inputs: usize,
     pub part: Part,
-    /// All `A` of the group, one below the other.
+    /// All `A` of the group, one below the other; empty where nothing of it is adapted.
     pub a: Range<usize>,
     pub slots: Vec<Slot>,
 }
@@ -56,24 +79,72 @@ pub struct Slot {
 }
 
 impl Adapter {
-    /// All zeros, which changes nothing.
+    /// All zeros, which changes nothing, beside every matrix.
     pub fn zeros(architecture: &Architecture, rank: usize, alpha: f32) -> Self {
-        let (mut adapter, length) = Self::without_values(architecture, rank, alpha);
+        let settings = Settings { rank, alpha, rslora: false, targets: Vec::new() };
+        Self::zeros_as(architecture, &settings, |_| true)
+    }
+
+    /// Zeros beside the matrices that `is_adapted`, by PEFT's name, says.
+    fn zeros_as(
+        architecture: &Architecture,
+        settings: &Settings,
+        is_adapted: impl Fn(&str) -> bool,
+    ) -> Self {
+        let (mut adapter, length) = Self::without_values(architecture, settings, is_adapted);
         adapter.values = vec![0.0; length];
         adapter
     }
 
     /// Where each matrix will lie, and how many values there will be.
-    fn without_values(architecture: &Architecture, rank: usize, alpha: f32) -> (Self, usize) {
+    fn without_values(
+        architecture: &Architecture,
+        settings: &Settings,
+        is_adapted: impl Fn(&str) -> bool,
+    ) -> (Self, usize) {
+        let Settings { rank, alpha, rslora, .. } = *settings;
+        let family = architecture.family;
         let mut next = 0;
-        let count = architecture.layers.len();
-        let layers = (0..count).map(|_| layout(architecture, rank, &mut next)).collect();
-        (Self { rank, alpha, values: Vec::new(), family: architecture.family, layers }, next)
+        let layers = (0..architecture.layers.len()).map(|layer| {
+            layout(architecture, rank, &mut next, |part, piece| {
+                is_adapted(&peft_name(family, layer, part, piece))
+            })
+        });
+        let layers = layers.collect();
+        (Self { rank, alpha, values: Vec::new(), rslora, family, layers }, next)
     }
 
-    /// `A` uniform in ±1/√in as PEFT draws it, `B` zero.
+    /// An adapter of every matrix, drawn as [`Adapter::drawn`] says.
     pub fn random(architecture: &Architecture, rank: usize, alpha: f32, seed: u64) -> Self {
-        let mut adapter = Self::zeros(architecture, rank, alpha);
+        Self::zeros(architecture, rank, alpha).with_drawn_values(seed)
+    }
+
+    /// `A` uniform in ±1/√in as PEFT draws it, `B` zero; refuses targets that name no matrix.
+    pub fn drawn(
+        architecture: &Architecture,
+        settings: &Settings,
+        seed: u64,
+    ) -> std::result::Result<Self, String> {
+        let all = Self::without_values(architecture, settings, |_| true).0;
+        for target in &settings.targets {
+            if !all.modules().any(|name| is_target(&name, target)) {
+                let known = all.target_modules().into_iter().collect::<Vec<_>>().join(", ");
+                return Err(format!(
+                    "no matrix of a layer is called `{target}`; there are {known}"
+                ));
+            }
+        }
+        let adapter = Self::zeros_as(architecture, settings, |name| settings.adapts(name));
+        Ok(adapter.with_drawn_values(seed))
+    }
+
+    /// How many values such an adapter has.
+    pub fn length(architecture: &Architecture, settings: &Settings) -> usize {
+        Self::without_values(architecture, settings, |name| settings.adapts(name)).1
+    }
+
+    fn with_drawn_values(self, seed: u64) -> Self {
+        let mut adapter = self;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         for group in adapter.layers.iter().flatten() {
             let bound = 1.0 / (group.inputs as f32).sqrt();
@@ -86,7 +157,10 @@ impl Adapter {
     }
 
     pub fn scale(&self) -> f32 {
-        self.alpha / self.rank as f32
+        match self.rslora {
+            true => self.alpha / (self.rank as f32).sqrt(),
+            false => self.alpha / self.rank as f32,
+        }
     }
 
     /// The groups of one layer: qkv, output, gate and up, down.
@@ -95,8 +169,12 @@ impl Adapter {
     }
 
     /// The groups of one layer as updates of its matrices: those of `qkv`, `output`, `up` and
-    /// `down`. `gradient` is laid out as the values.
-    pub fn low_rank<'a>(&'a self, layer: usize, gradient: &'a mut [f32]) -> [LowRank<'a>; 4] {
+    /// `down`, none where nothing is adapted. `gradient` is laid out as the values.
+    pub fn low_rank<'a>(
+        &'a self,
+        layer: usize,
+        gradient: &'a mut [f32],
+    ) -> [Option<LowRank<'a>>; 4] {
         let mut rest = gradient;
         let mut next = 0;
         let mut take = |range: &Range<usize>| {
@@ -105,20 +183,17 @@ impl Adapter {
             (rest, next) = (after, range.end);
             own
         };
-        self.groups(layer).map(|group| LowRank {
-            rank: self.rank,
-            scale: self.scale(),
-            a: &self.values[group.a.clone()],
-            a_gradient: take(&group.a),
-            updates: group
-                .slots
-                .iter()
-                .map(|slot| Update {
-                    first_row: slot.first_row,
-                    b: &self.values[slot.b.clone()],
-                    b_gradient: take(&slot.b),
-                })
-                .collect(),
+        self.groups(layer).map(|group| {
+            let a_gradient = take(&group.a);
+            let updates = group.slots.iter().map(|slot| Update {
+                first_row: slot.first_row,
+                b: &self.values[slot.b.clone()],
+                b_gradient: take(&slot.b),
+            });
+            let updates: Vec<_> = updates.collect();
+            let a = &self.values[group.a.clone()];
+            let (rank, scale) = (self.rank, self.scale());
+            (!updates.is_empty()).then_some(LowRank { rank, scale, a, a_gradient, updates })
         })
     }
 
@@ -127,7 +202,7 @@ impl Adapter {
         self.layers.iter().enumerate().flat_map(move |(layer, groups)| {
             groups.iter().flat_map(move |group| {
                 group.slots.iter().flat_map(move |slot| {
-                    let name = self.peft_name(layer, group.part, slot.piece);
+                    let name = peft_name(self.family, layer, group.part, slot.piece);
                     [
                         (
                             format!("{name}.lora_A.weight"),
@@ -189,36 +264,44 @@ impl Adapter {
         })
     }
 
+    /// Writes the two files of a PEFT adapter.
+    pub fn write(&self, directory: &Path, base_model: &str) -> Result<()> {
+        whole::write(&directory.join(TENSORS_FILE), &self.to_safetensors()?)?;
+        let text = serde_json::to_string_pretty(&self.peft_config(base_model))
+            .expect("a JSON value serialises");
+        whole::write(&directory.join(CONFIG_FILE), text.as_bytes())
+    }
+
     /// PEFT's `adapter_config.json`.
     pub fn peft_config(&self, base_model: &str) -> Json {
         json!({
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base_model,
             "r": self.rank, "lora_alpha": self.alpha, "lora_dropout": 0.0, "bias": "none",
             "fan_in_fan_out": self.family == Family::Gpt2, "inference_mode": true,
-            "init_lora_weights": true, "modules_to_save": null,
+            "init_lora_weights": true, "modules_to_save": null, "use_rslora": self.rslora,
             "target_modules": self.target_modules(),
         })
     }
 
-    /// The last words of the adapted matrices' names.
-    fn target_modules(&self) -> Vec<String> {
-        let groups = self.layers.first().into_iter().flatten();
-        let names = groups.flat_map(|group| {
-            group.slots.iter().map(|slot| self.peft_name(0, group.part, slot.piece))
+    /// The last two words of the adapted matrices' names, such as `self_attn.q_proj`: GPT-2 has two
+    /// that are called `c_proj`.
+    fn target_modules(&self) -> BTreeSet<String> {
+        let names = self.modules();
+        let ends = names.map(|name| {
+            let words: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
+            format!("{}.{}", words[1], words[0])
         });
-        let mut words: Vec<String> = Vec::new();
-        for name in names {
-            let word = name.rsplit('.').next().unwrap_or(&name).to_owned();
-            if !words.contains(&word) {
-                words.push(word);
-            }
-        }
-        words
+        ends.collect()
     }
 
-    fn peft_name(&self, layer: usize, part: Part, piece: Piece) -> String {
-        let name = Name { site: Site::Layer(layer, part), piece, kind: Kind::Weight };
-        format!("base_model.model.{}", name.hub_module(self.family))
+    /// PEFT's names of the adapted matrices.
+    fn modules(&self) -> impl Iterator<Item = String> {
+        self.layers.iter().enumerate().flat_map(move |(layer, groups)| {
+            groups.iter().flat_map(move |group| {
+                let slots = group.slots.iter();
+                slots.map(move |slot| peft_name(self.family, layer, group.part, slot.piece))
+            })
+        })
     }
 
     /// Reads a directory as `finetune` or PEFT writes it, for weights of this shape.
@@ -228,10 +311,16 @@ impl Adapter {
         let text = std::fs::read_to_string(&path).at("read", &path)?;
         let json: Map<String, Json> =
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        let (rank, alpha) = read_config(&json).map_err(|refusal| wrong(refusal.to_string()))?;
-        check_rank(rank, architecture).map_err(wrong)?;
-        let (mut adapter, length) = Self::without_values(architecture, rank, alpha);
+        let settings = read_config(&json).map_err(|refusal| wrong(refusal.to_string()))?;
+        check_rank(settings.rank, architecture).map_err(wrong)?;
         let file = TensorFile::open(&directory.join(TENSORS_FILE))?;
+        let names: BTreeSet<String> = file.names().into_iter().collect();
+        let (mut adapter, length) = Self::without_values(architecture, &settings, |name| {
+            ["A", "B"].iter().any(|half| names.contains(&format!("{name}.lora_{half}.weight")))
+        });
+        if length == 0 {
+            return Err(wrong("it adapts no matrix of these weights".into()));
+        }
         let places: Vec<_> = adapter.tensors().collect();
         // All shapes before any memory, which a wrong rank would ask for.
         for (name, shape, _) in &places {
@@ -258,6 +347,23 @@ impl Adapter {
         }
         Ok(adapter)
     }
+}
+
+impl Settings {
+    /// Whether a matrix, by PEFT's name, is to be adapted.
+    fn adapts(&self, name: &str) -> bool {
+        self.targets.is_empty() || self.targets.iter().any(|target| is_target(name, target))
+    }
+}
+
+fn peft_name(family: Family, layer: usize, part: Part, piece: Piece) -> String {
+    let name = Name { site: Site::Layer(layer, part), piece, kind: Kind::Weight };
+    format!("base_model.model.{}", name.hub_module(family))
+}
+
+/// Whether the words of `target` are the last of a module's name, as PEFT's `target_modules` mean.
+fn is_target(name: &str, target: &str) -> bool {
+    name.strip_suffix(target).is_some_and(|before| before.ends_with('.'))
 }
 
 /// Refuses a rank above that of any matrix of these weights: it says nothing more, and would ask
@@ -289,7 +395,7 @@ const HARMLESS: [&str; 12] = [
 ];
 
 /// Keys that change nothing where they are off.
-const OFF: [&str; 21] = [
+const OFF: [&str; 20] = [
     "alora_invocation_tokens",
     "alpha_pattern",
     "arrow_config",
@@ -310,12 +416,11 @@ const OFF: [&str; 21] = [
     "use_bdlora",
     "use_dora",
     "use_qalora",
-    "use_rslora",
 ];
 
-/// Rank and alpha; refuses every key by which PEFT would compute something else than
+/// What it says beside the matrices; refuses every key by which PEFT would compute something else than
 /// [`Adapter::merged`] does.
-fn read_config(json: &Map<String, Json>) -> Read<(usize, f32)> {
+fn read_config(json: &Map<String, Json>) -> Read<Settings> {
     let keys = Keys::new(json, "");
     if keys.text("peft_type")?.is_some_and(|kind| kind != "LORA") {
         return keys.refuse("peft_type", "`LORA` is known");
@@ -331,6 +436,7 @@ fn read_config(json: &Map<String, Json>) -> Read<(usize, f32)> {
     let Some(alpha) = alpha.filter(|alpha| alpha.is_finite()) else {
         return keys.refuse("lora_alpha", "it must be a number of a possible size");
     };
+    let rslora = keys.flag("use_rslora")?.unwrap_or(false);
     let is_off = |value: &Json| match value {
         Json::Null | Json::Bool(false) => true,
         Json::Array(items) => items.is_empty(),
@@ -345,26 +451,35 @@ fn read_config(json: &Map<String, Json>) -> Read<(usize, f32)> {
             || (OFF.contains(&key) && is_off(value))
             || (key == "init_lora_weights" && draws_alone(value))
     })?;
-    Ok((rank, alpha))
+    Ok(Settings { rank, alpha, rslora, targets: Vec::new() })
 }
 
-fn layout(architecture: &Architecture, rank: usize, next: &mut usize) -> [Group; 4] {
-    let mut group = |part: Part, inputs: usize| {
-        let pieces = pieces(architecture, part);
-        let mut take = |length: usize| {
-            *next += length;
-            *next - length..*next
+fn layout(
+    architecture: &Architecture,
+    rank: usize,
+    next: &mut usize,
+    is_adapted: impl Fn(Part, Piece) -> bool,
+) -> [Group; 4] {
+    let mut group =
+        |part: Part, inputs: usize| {
+            let mut below = 0;
+            let rows = pieces(architecture, part).into_iter().map(|(piece, outputs)| {
+                below += outputs;
+                (piece, outputs, below - outputs)
+            });
+            let adapted: Vec<_> = rows.filter(|&(piece, _, _)| is_adapted(part, piece)).collect();
+            let start = *next;
+            let mut take = |length: usize| {
+                *next += length;
+                *next - length..*next
+            };
+            let lower: Vec<_> = adapted.iter().map(|_| take(rank * inputs)).collect();
+            let a = start..start + adapted.len() * rank * inputs;
+            let slots = adapted.into_iter().zip(lower).map(|((piece, outputs, first_row), a)| {
+                Slot { piece, outputs, first_row, a, b: take(outputs * rank) }
+            });
+            Group { inputs, part, a, slots: slots.collect() }
         };
-        let lower: Vec<_> = pieces.iter().map(|_| take(rank * inputs)).collect();
-        let a = lower[0].start..lower[lower.len() - 1].end;
-        let mut first_row = 0;
-        let slots = pieces.into_iter().zip(lower).map(|((piece, outputs), a)| {
-            let slot = Slot { piece, outputs, first_row, a, b: take(outputs * rank) };
-            first_row += outputs;
-            slot
-        });
-        Group { inputs, part, a, slots: slots.collect() }
-    };
     [
         group(Part::Qkv, architecture.hidden),
         group(Part::Output, architecture.attention.q_width()),

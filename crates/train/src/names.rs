@@ -159,6 +159,13 @@ pub fn pieces(architecture: &Architecture, part: Part) -> Vec<(Piece, usize)> {
     }
 }
 
+impl Part {
+    /// Whether its weight is that of a linear layer, not of a norm.
+    pub fn is_matrix(self) -> bool {
+        matches!(self, Self::Qkv | Self::Output | Self::Up | Self::Down)
+    }
+}
+
 impl Tensor {
     pub fn values(&self) -> usize {
         self.shape.iter().product()
@@ -176,10 +183,9 @@ pub fn prefix(family: Family) -> &'static str {
 impl Name {
     /// Whether the file holds the transposed matrix: GPT-2's `Conv1D` keeps `[in, out]`.
     pub fn is_transposed(self, family: Family) -> bool {
-        let matrix = |part| matches!(part, Part::Qkv | Part::Output | Part::Up | Part::Down);
         family == Family::Gpt2
             && self.kind == Kind::Weight
-            && matches!(self.site, Site::Layer(_, part) if matrix(part))
+            && matches!(self.site, Site::Layer(_, part) if part.is_matrix())
     }
 
     /// The name in files of Hugging Face.

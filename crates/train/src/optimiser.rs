@@ -1,18 +1,120 @@
-//! AdamW on a flat vector, and the learning rate of every step.
+//! AdamW with clipping, and the learning rate of every step.
 
-use serde::{Deserialize, Serialize};
+use multiversion::multiversion;
+use rayon::prelude::*;
+use serde::Serialize;
 
-const BETA_1: f32 = 0.9;
-const BETA_2: f32 = 0.999;
 const EPSILON: f32 = 1e-8;
-const WEIGHT_DECAY: f32 = 0.01;
-const GRADIENT_NORM_MAX: f64 = 1.0;
+/// Values that a thread updates at once; sums are over pieces of it, whatever the threads.
+const PIECE: usize = 1 << 15;
 
-/// First and second moments (Loshchilov & Hutter 2019, algorithm 2).
+/// How AdamW steps (Loshchilov & Hutter 2019, algorithm 2).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Settings {
+    /// Peak learning rate
+    pub lr: f32,
+    pub schedule: Schedule,
+    /// Steps over which the rate rises to its peak; none says a tenth of all
+    pub warmup: Option<u64>,
+    /// What the last step's rate is of the peak, where the schedule comes down
+    pub lr_final: f32,
+    pub weight_decay: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    /// Gradients are cut to this norm over all of them; 0 cuts nothing
+    pub max_grad_norm: f32,
+}
+
+/// What becomes of the learning rate after the warm-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// Stays at its peak
+    Constant,
+    /// Comes down in a straight line
+    Linear,
+    /// Comes down as half a cosine
+    #[default]
+    Cosine,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lr: 3e-3,
+            schedule: Schedule::Cosine,
+            warmup: None,
+            lr_final: 0.1,
+            weight_decay: 0.01,
+            beta1: 0.9,
+            beta2: 0.999,
+            max_grad_norm: 1.0,
+        }
+    }
+}
+
+impl Settings {
+    /// The rate of `step` of `steps`, which count from 1.
+    pub fn rate(&self, step: u64, steps: u64) -> f32 {
+        let warmup = self.warmup.unwrap_or_else(|| steps.div_ceil(10));
+        if step <= warmup {
+            return self.lr * step as f32 / warmup as f32;
+        }
+        let done = (step - warmup) as f64 / steps.saturating_sub(warmup).max(1) as f64;
+        let done = done.min(1.0);
+        let left = match self.schedule {
+            Schedule::Constant => return self.lr,
+            Schedule::Linear => 1.0 - done,
+            Schedule::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+        };
+        let last = f64::from(self.lr_final);
+        self.lr * (last + (1.0 - last) * left) as f32
+    }
+
+    /// Refuses values with which nothing is learned, by the name of the option.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let from_zero = |value: f32| value.is_finite() && value >= 0.0;
+        let share = |value: f32| (0.0..1.0).contains(&value);
+        let checks = [
+            ("lr", from_zero(self.lr), "a number from 0 on"),
+            ("lr-final", from_zero(self.lr_final), "a number from 0 on"),
+            ("weight-decay", from_zero(self.weight_decay), "a number from 0 on"),
+            ("max-grad-norm", from_zero(self.max_grad_norm), "a number from 0 on"),
+            ("beta1", share(self.beta1), "from 0 to below 1"),
+            ("beta2", share(self.beta2), "from 0 to below 1"),
+        ];
+        match checks.iter().find(|(_, holds, _)| !holds) {
+            None => Ok(()),
+            Some((name, _, wanted)) => Err(format!("`--{name}` must be {wanted}")),
+        }
+    }
+}
+
+/// Values that learn, their gradient of the same length, and whether they decay.
+#[derive(Debug)]
+pub struct Slice<'a> {
+    pub values: &'a mut [f32],
+    pub gradient: &'a [f32],
+    pub decays: bool,
+}
+
+/// First and second moments of all slices, one behind the other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdamW {
     pub first: Vec<f32>,
     pub second: Vec<f32>,
+}
+
+/// What one step does to every value.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    /// What gradients are multiplied by.
+    scale: f32,
+    rate: f32,
+    decay: f32,
+    betas: [f32; 2],
+    /// `1 / (1 - beta^step)`
+    corrections: [f32; 2],
 }
 
 impl AdamW {
@@ -20,54 +122,122 @@ impl AdamW {
         Self { first: vec![0.0; length], second: vec![0.0; length] }
     }
 
-    /// One update; `step` counts from 1. The gradient is cut to a norm of one first.
-    pub fn update(&mut self, values: &mut [f32], gradient: &[f32], rate: f32, step: u64) {
-        let norm = gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
-        let cut = if norm > GRADIENT_NORM_MAX { (GRADIENT_NORM_MAX / norm) as f32 } else { 1.0 };
+    /// One update at a learning rate of `rate`; `step` counts from 1. Gradients are multiplied by
+    /// `scale` first and then cut. Returns whether all values are finite afterwards; where the
+    /// gradients are not, nothing is changed.
+    pub fn update(
+        &mut self,
+        settings: &Settings,
+        slices: Vec<Slice<'_>>,
+        scale: f32,
+        rate: f32,
+        step: u64,
+    ) -> bool {
+        let norm = f64::from(scale) * norm(&slices);
+        if !norm.is_finite() {
+            return false;
+        }
+        let most = f64::from(settings.max_grad_norm);
+        let cut = if most > 0.0 && norm > most { (most / norm) as f32 } else { 1.0 };
         let exponent = step.min(i32::MAX as u64) as i32;
-        let correct_1 = 1.0 / (1.0 - BETA_1.powi(exponent));
-        let correct_2 = 1.0 / (1.0 - BETA_2.powi(exponent));
-        let moments = self.first.iter_mut().zip(&mut self.second);
-        for ((value, gradient), (first, second)) in values.iter_mut().zip(gradient).zip(moments) {
-            let gradient = gradient * cut;
-            *first = BETA_1 * *first + (1.0 - BETA_1) * gradient;
-            *second = BETA_2 * *second + (1.0 - BETA_2) * gradient * gradient;
-            let direction = *first * correct_1 / ((*second * correct_2).sqrt() + EPSILON);
-            *value -= rate * (direction + WEIGHT_DECAY * *value);
-        }
+        let betas = [settings.beta1, settings.beta2];
+        let rule = Rule {
+            scale: scale * cut,
+            rate,
+            decay: settings.weight_decay,
+            betas,
+            corrections: betas.map(|beta| 1.0 / (1.0 - beta.powi(exponent))),
+        };
+        let (mut first, mut second) = (&mut self.first[..], &mut self.second[..]);
+        slices.into_iter().all(|Slice { values, gradient, decays }| {
+            let (own_first, rest_first) = std::mem::take(&mut first).split_at_mut(values.len());
+            let (own_second, rest_second) = std::mem::take(&mut second).split_at_mut(values.len());
+            (first, second) = (rest_first, rest_second);
+            let rule = Rule { decay: if decays { rule.decay } else { 0.0 }, ..rule };
+            let pieces = values.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE));
+            let pieces = pieces.zip(own_first.par_chunks_mut(PIECE));
+            let pieces = pieces.zip(own_second.par_chunks_mut(PIECE));
+            let finite = pieces.map(|(((values, gradient), first), second)| {
+                update_piece(values, gradient, first, second, rule)
+            });
+            finite.reduce(|| true, |a, b| a && b)
+        })
     }
 }
 
-/// Linear warm-up over a tenth of the steps, then half a cosine down to a tenth of the peak.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
-    pub peak: f32,
-    pub steps: u64,
+/// The norm of all gradients, the same for any number of threads.
+fn norm(slices: &[Slice<'_>]) -> f64 {
+    let sums = slices.iter().map(|slice| {
+        let pieces = slice.gradient.par_chunks(PIECE).map(squares);
+        pieces.collect::<Vec<f64>>().iter().sum::<f64>()
+    });
+    sums.sum::<f64>().sqrt()
 }
 
-impl Schedule {
-    /// The rate of `step`, which counts from 1.
-    pub fn rate(&self, step: u64) -> f32 {
-        let warm_up = self.steps.div_ceil(10).max(1);
-        if step <= warm_up {
-            return self.peak * step as f32 / warm_up as f32;
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+fn squares(gradient: &[f32]) -> f64 {
+    const LANES: usize = 8;
+    let mut lanes = [0f64; LANES];
+    let whole = gradient.chunks_exact(LANES);
+    let rest = whole.remainder();
+    for chunk in whole {
+        for lane in 0..LANES {
+            let value = f64::from(chunk[lane]);
+            lanes[lane] += value * value;
         }
-        let done = (step - warm_up) as f64 / (self.steps - warm_up).max(1) as f64;
-        let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done.min(1.0)).cos());
-        self.peak * (0.1 + 0.9 * cosine) as f32
     }
+    let rest: f64 = rest.iter().map(|&value| f64::from(value).powi(2)).sum();
+    lanes.iter().sum::<f64>() + rest
+}
+
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+fn update_piece(
+    values: &mut [f32],
+    gradient: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    rule: Rule,
+) -> bool {
+    let length = values.len();
+    let (gradient, first, second) =
+        (&gradient[..length], &mut first[..length], &mut second[..length]);
+    let [beta_1, beta_2] = rule.betas;
+    let [correct_1, correct_2] = rule.corrections;
+    let mut finite = true;
+    for i in 0..length {
+        let g = gradient[i] * rule.scale;
+        first[i] = beta_1 * first[i] + (1.0 - beta_1) * g;
+        second[i] = beta_2 * second[i] + (1.0 - beta_2) * g * g;
+        let direction = first[i] * correct_1 / ((second[i] * correct_2).sqrt() + EPSILON);
+        values[i] -= rule.rate * (direction + rule.decay * values[i]);
+        finite &= values[i].abs() < f32::INFINITY;
+    }
+    finite
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn slice<'a>(values: &'a mut [f32], gradient: &'a [f32]) -> Vec<Slice<'a>> {
+        vec![Slice { values, gradient, decays: true }]
+    }
+
     #[test]
-    fn the_rate_warms_up_and_comes_down() {
-        let schedule = Schedule { peak: 1.0, steps: 100 };
-        assert_eq!(schedule.rate(10), 1.0);
-        assert!(schedule.rate(1) < schedule.rate(5) && schedule.rate(50) < schedule.rate(20));
-        assert!((schedule.rate(100) - 0.1).abs() < 1e-6);
+    fn rates_rise_and_come_down_as_their_schedules_say() {
+        let rates = |schedule| {
+            let settings = Settings { lr: 1.0, schedule, ..Settings::default() };
+            [1, 5, 10, 55, 100, 200].map(|step| settings.rate(step, 100))
+        };
+        let close = |found: [f32; 6], wanted: [f32; 6]| {
+            let near = |(a, b): (f32, f32)| (a - b).abs() < 1e-6;
+            assert!(found.into_iter().zip(wanted).all(near), "{found:?}, not {wanted:?}");
+        };
+        close(rates(Schedule::Constant), [0.1, 0.5, 1.0, 1.0, 1.0, 1.0]);
+        close(rates(Schedule::Linear), [0.1, 0.5, 1.0, 0.55, 0.1, 0.1]);
+        close(rates(Schedule::Cosine), [0.1, 0.5, 1.0, 0.55, 0.1, 0.1]);
+        let at_once = Settings { warmup: Some(0), lr: 1.0, ..Settings::default() };
+        assert!(at_once.rate(1, 100) > 0.99);
     }
 
     #[test]
@@ -75,8 +245,49 @@ mod tests {
         let (mut values, mut adam) = (vec![3.0, -2.0], AdamW::new(2));
         for step in 1..=600 {
             let gradient: Vec<f32> = values.iter().map(|v| 2.0 * v).collect();
-            adam.update(&mut values, &gradient, 0.02, step);
+            let slices = slice(&mut values, &gradient);
+            assert!(adam.update(&Settings::default(), slices, 1.0, 0.02, step));
         }
         assert!(values.iter().all(|v| v.abs() < 0.05), "{values:?}");
+    }
+
+    #[test]
+    fn a_gradient_is_cut_to_the_norm_over_all_slices() {
+        let moved = |gradients: [&[f32]; 2], most: f32| {
+            let settings = Settings { max_grad_norm: most, ..Settings::default() };
+            let mut adam = AdamW::new(3);
+            let (mut one, mut two) = (vec![0.0; 2], vec![0.0]);
+            let mut slices = slice(&mut one, gradients[0]);
+            slices.extend(slice(&mut two, gradients[1]));
+            assert!(adam.update(&settings, slices, 0.5, 0.1, 1));
+            adam.first
+        };
+        // The norm of (6, 0, 8) / 2 is 5.
+        let cut = moved([&[6.0, 0.0], &[8.0]], 1.0);
+        for (found, wanted) in cut.iter().zip([0.06, 0.0, 0.08]) {
+            assert!((found - wanted).abs() < 1e-6, "{cut:?}");
+        }
+        let whole = moved([&[6.0, 0.0], &[8.0]], 0.0);
+        assert!((whole[2] - 0.4).abs() < 1e-6, "{whole:?}");
+    }
+
+    #[test]
+    fn what_does_not_decay_stays_without_a_gradient() {
+        let settings = Settings { weight_decay: 0.5, ..Settings::default() };
+        let (mut decays, mut stays) = (vec![1.0], vec![1.0]);
+        let slices = vec![
+            Slice { values: &mut decays, gradient: &[0.0], decays: true },
+            Slice { values: &mut stays, gradient: &[0.0], decays: false },
+        ];
+        assert!(AdamW::new(2).update(&settings, slices, 1.0, 0.1, 1));
+        assert_eq!((decays[0], stays[0]), (0.95, 1.0));
+    }
+
+    #[test]
+    fn a_gradient_that_is_no_number_changes_nothing() {
+        let (mut values, mut adam) = (vec![1.0, 2.0], AdamW::new(2));
+        let gradient = [f32::NAN, 1.0];
+        assert!(!adam.update(&Settings::default(), slice(&mut values, &gradient), 1.0, 0.1, 1));
+        assert_eq!((values, adam), (vec![1.0, 2.0], AdamW::new(2)));
     }
 }

@@ -61,7 +61,7 @@ pub struct Layer {
 }
 
 /// The values of a model, or gradients of all of them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parameters {
     pub outer: Arc<Outer>,
     pub layers: Vec<Layer>,
@@ -120,6 +120,21 @@ impl Layer {
         }
     }
 
+    fn pairs_mut(&mut self) -> [(Part, &mut Pair); 10] {
+        [
+            (Part::AttentionNorm, &mut self.attention_norm),
+            (Part::Qkv, &mut self.qkv),
+            (Part::QueryNorm, &mut self.query_norm),
+            (Part::KeyNorm, &mut self.key_norm),
+            (Part::Output, &mut self.output),
+            (Part::AttentionPostNorm, &mut self.attention_post_norm),
+            (Part::MlpNorm, &mut self.mlp_norm),
+            (Part::Up, &mut self.up),
+            (Part::Down, &mut self.down),
+            (Part::MlpPostNorm, &mut self.mlp_post_norm),
+        ]
+    }
+
     pub fn part_mut(&mut self, part: Part) -> &mut Pair {
         match part {
             Part::AttentionNorm => &mut self.attention_norm,
@@ -146,7 +161,7 @@ impl Parameters {
     }
 
     /// Fills every buffer.
-    fn filled(
+    pub fn filled(
         architecture: &Architecture,
         fill: impl Fn(&Buffer) -> Result<Vec<f32>> + Sync,
     ) -> Result<Self> {
@@ -180,6 +195,27 @@ impl Parameters {
                 Ok(values)
             })
         })
+    }
+
+    /// Every buffer that the model has, always in the same order.
+    pub fn buffers_mut(&mut self) -> Vec<(Site, Kind, &mut Vec<f32>)> {
+        let Outer { embedding, positions, norm, head } = Arc::make_mut(&mut self.outer);
+        let mut all = vec![
+            (Site::Embedding, Kind::Weight, embedding),
+            (Site::Positions, Kind::Weight, positions),
+            (Site::Head, Kind::Weight, head),
+            (Site::Norm, Kind::Weight, &mut norm.weight),
+            (Site::Norm, Kind::Bias, &mut norm.bias),
+        ];
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            all.extend(layer.pairs_mut().into_iter().flat_map(|(part, pair)| {
+                let site = Site::Layer(index, part);
+                let Pair { weight, bias } = pair;
+                [(site, Kind::Weight, weight), (site, Kind::Bias, bias)]
+            }));
+        }
+        all.retain(|(_, _, values)| !values.is_empty());
+        all
     }
 
     /// Every tensor with its values, in the order of [`buffers`].
@@ -251,6 +287,14 @@ impl Source {
         match self {
             Source::Gguf { path, .. } => vec![path.clone()],
             Source::Hub(hub) => hub.files().to_vec(),
+        }
+    }
+
+    /// Bytes of the files that this holds in memory.
+    pub fn held_bytes(&self) -> u64 {
+        match self {
+            Source::Gguf { file, .. } => file.held_bytes(),
+            Source::Hub(_) => 0,
         }
     }
 

@@ -8,11 +8,11 @@ use het_train::batch::{Batch, Sequence};
 use het_train::cpu::Cpu;
 use het_train::cpu::generate::generate;
 use het_train::cpu::model::Model;
-use het_train::driver::Driver;
+use het_train::driver::{Driver, Recompute};
 use het_train::hub::f32_bytes;
 use het_train::lora::Adapter;
 use het_train::names::{Tensor, buffers};
-use het_train::optimiser::AdamW;
+use het_train::optimiser::{AdamW, Settings, Slice};
 use het_train::weights::{Parameters, Source, Weights, transposed};
 use het_train::{export, tiny};
 use safetensors::Dtype;
@@ -134,11 +134,12 @@ fn load(name: &str, case: &Case, config: &Map<String, Json>, shards: usize) -> W
 }
 
 fn batch(case: &Case) -> Batch {
-    let sequences = case
-        .tokens
-        .iter()
-        .map(|tokens| Sequence { tokens: tokens.clone(), scored: vec![true; tokens.len()] });
+    let sequences = case.tokens.iter().map(|tokens| scored(tokens));
     Batch::pack(&sequences.collect::<Vec<_>>(), 64)
+}
+
+fn scored(tokens: &[u32]) -> Sequence {
+    Sequence { tokens: tokens.to_vec(), scored: vec![true; tokens.len()] }
 }
 
 /// A gradient in the shape that the file has.
@@ -274,6 +275,64 @@ fn compare_curve(name: &str, expected: &[f64], mut step: impl FnMut(u64) -> f64)
     }
 }
 
+/// One step as `families.py` makes it, where everything decays.
+fn update(moments: &mut AdamW, values: &mut [f32], gradient: &[f32], scored: f32, step: u64) {
+    let slices = vec![Slice { values, gradient, decays: true }];
+    assert!(moments.update(&Settings::default(), slices, 1.0 / scored, RATE, step));
+}
+
+#[test]
+fn layers_that_are_computed_again_give_the_same_bits() {
+    for (name, case) in cases() {
+        let weights = Arc::new(load(&name, &case, &case.config, 1));
+        let (architecture, batch) = (&weights.architecture, batch(&case));
+        let adapter = Adapter::random(architecture, RANK, ALPHA, 3);
+        let computed = |recompute| {
+            let mut cpu = Cpu::new(weights.clone());
+            cpu.set_recompute(recompute);
+            let mut full = Parameters::zeros(architecture);
+            let mut low_rank = vec![0.0; adapter.values.len()];
+            let losses = [
+                cpu.full_gradients(&batch, &mut full).expect("a valid batch"),
+                cpu.gradients(&adapter, &batch, &mut low_rank).expect("a valid batch"),
+            ];
+            (losses, full, low_rank)
+        };
+        assert_eq!(computed(Recompute::Nothing), computed(Recompute::Layers), "{name}");
+    }
+}
+
+/// What a sequence has of a gradient does not depend on what it is packed with.
+#[test]
+fn packed_sequences_learn_as_they_do_alone() {
+    for (name, case) in cases() {
+        let weights = Arc::new(load(&name, &case, &case.config, 1));
+        let sequences = case.tokens.iter();
+        let sequences: Vec<Sequence> = sequences.map(|tokens| scored(tokens)).collect();
+        let mut cpu = Cpu::new(weights.clone());
+        let mut packed = Parameters::zeros(&weights.architecture);
+        let batch = Batch::pack(&sequences, usize::MAX);
+        let together = cpu.full_gradients(&batch, &mut packed).expect("a valid batch");
+        let mut one_by_one = Parameters::zeros(&weights.architecture);
+        let alone = sequences.iter().map(|sequence| {
+            let batch = Batch::pack([sequence], usize::MAX);
+            cpu.full_gradients(&batch, &mut one_by_one).expect("a valid batch")
+        });
+        let alone: f64 = alone.sum();
+        assert!((together - alone).abs() < 1e-5 * alone, "{name}: {together}, not {alone}");
+        let (found, wanted) = (
+            packed.tensors(&weights.architecture).into_iter(),
+            one_by_one.tensors(&weights.architecture),
+        );
+        for ((tensor, found), (_, wanted)) in found.zip(wanted) {
+            let largest = wanted.iter().fold(1e-2f32, |most, value| most.max(value.abs()));
+            let pairs = found.iter().zip(wanted);
+            let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+            assert!(error < 1e-4 * largest, "{name}, {:?}: off by {error}", tensor.name);
+        }
+    }
+}
+
 #[test]
 fn full_training_goes_as_with_transformers() {
     for (name, case) in cases() {
@@ -290,8 +349,7 @@ fn full_training_goes_as_with_transformers() {
             let mut cpu = Cpu::new(Arc::new(weights.clone()));
             let loss = cpu.full_gradients(&batch, &mut gradient).expect("a valid batch");
             let scored = batch.rows.len() as f32;
-            let gradient: Vec<f32> = flat(&gradient).iter().map(|g| g / scored).collect();
-            moments.update(&mut values, &gradient, RATE, step);
+            update(&mut moments, &mut values, &flat(&gradient), scored, step);
             weights.parameters = unflat(&architecture, &values);
             loss / f64::from(scored)
         });
@@ -332,8 +390,7 @@ fn training_an_adapter_goes_as_with_transformers() {
             cpu.use_adapter(&adapter).expect("it fits");
             let loss = cpu.gradients(&adapter, &batch, &mut gradient).expect("a valid batch");
             let scored = batch.rows.len() as f32;
-            gradient.iter_mut().for_each(|g| *g /= scored);
-            moments.update(&mut adapter.values, &gradient, RATE, step);
+            update(&mut moments, &mut adapter.values, &gradient, scored, step);
             loss / f64::from(scored)
         });
     }

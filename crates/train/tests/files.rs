@@ -8,7 +8,7 @@ use het_train::lora::{Adapter, CONFIG_FILE};
 use het_train::names::{Kind, Name, Piece, Site};
 use het_train::tokens;
 use het_train::weights::{Parameters, Source};
-use het_train::{checkpoint, export, tiny};
+use het_train::{export, tiny};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -154,7 +154,7 @@ fn an_unreadable_corpus_is_named() {
 fn an_adapter_comes_back_under_the_names_of_peft() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let adapter = Adapter::random(&tiny::architecture(), 4, 8.0, 5);
-    checkpoint::write_adapter(directory.path(), &adapter, "tiny").expect("written");
+    adapter.write(directory.path(), "tiny").expect("written");
     let read = Adapter::open(directory.path(), &tiny::architecture()).expect("it opens");
     assert_eq!(read, adapter);
     let names: Vec<String> = adapter.tensors().map(|(name, _, _)| name).collect();
@@ -168,7 +168,7 @@ fn an_adapter_comes_back_under_the_names_of_peft() {
 fn an_adapter_that_computes_otherwise_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let adapter = Adapter::random(&tiny::architecture(), 4, 8.0, 5);
-    checkpoint::write_adapter(directory.path(), &adapter, "tiny").expect("written");
+    adapter.write(directory.path(), "tiny").expect("written");
     let path = directory.path().join(CONFIG_FILE);
     let text = fs::read_to_string(&path).expect("written");
     for (key, value) in [("use_dora", "true"), ("rank_pattern", "{\"q_proj\": 4}")] {
@@ -183,7 +183,7 @@ fn an_adapter_that_computes_otherwise_is_refused() {
 fn an_adapter_with_more_than_is_used_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let write = |adapter: &Adapter| {
-        checkpoint::write_adapter(directory.path(), adapter, "tiny").expect("written");
+        adapter.write(directory.path(), "tiny").expect("written");
     };
     let check = |what: &str| {
         let error = Adapter::open(directory.path(), &tiny::architecture()).expect_err(what);

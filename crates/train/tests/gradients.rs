@@ -8,7 +8,7 @@ use het_train::blocks::attention;
 use het_train::cpu::Cpu;
 use het_train::driver::Driver;
 use het_train::lora::Adapter;
-use het_train::optimiser::{AdamW, Schedule};
+use het_train::optimiser::{AdamW, Settings, Slice};
 use het_train::tiny;
 use het_train::weights::Weights;
 
@@ -134,15 +134,16 @@ fn train(mut watch: impl FnMut(u64, &Adapter, &Batch, f64, &[f32])) {
     let mut adapter = Adapter::random(&base.architecture, RANK, ALPHA, 1);
     let mut moments = AdamW::new(adapter.values.len());
     let mut driver = Cpu::new(Arc::clone(&base));
-    let schedule = Schedule { peak: 1e-2, steps: STEPS };
+    let settings = Settings { lr: 1e-2, ..Settings::default() };
     for step in 1..=STEPS {
         let batch = batch(5);
         let mut gradient = vec![0.0; adapter.values.len()];
         driver.use_adapter(&adapter).expect("same shape");
         let loss = driver.gradients(&adapter, &batch, &mut gradient).expect("tokens fit");
         watch(step, &adapter, &batch, loss, &gradient);
-        gradient.iter_mut().for_each(|value| *value /= batch.rows.len() as f32);
-        moments.update(&mut adapter.values, &gradient, schedule.rate(step), step);
+        let (values, scale) = (&mut adapter.values, 1.0 / batch.rows.len() as f32);
+        let slices = vec![Slice { values, gradient: &gradient, decays: true }];
+        assert!(moments.update(&settings, slices, scale, settings.rate(step, STEPS), step));
     }
 }
 

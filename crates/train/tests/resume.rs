@@ -1,9 +1,15 @@
 //! A run that was stopped, killed or short of disk ends as one that never was.
 
+use het_train::checkpoint;
 use het_train::lora::TENSORS_FILE;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_het-train");
 
@@ -29,10 +35,29 @@ impl Scene {
 
     /// `finetune` into `output`, with more arguments.
     fn finetune(&self, output: &str, more: &[&str]) -> Command {
+        let weights = self.path("model").display().to_string();
+        let own = ["--weights", &weights, "--rank", "2"];
+        self.train("finetune", output, &[&own, more].concat())
+    }
+
+    /// As [`Scene::finetune`], for all parameters.
+    fn full(&self, output: &str, more: &[&str]) -> Command {
+        let weights = self.path("model").display().to_string();
+        let own = ["--weights", &weights, "--method", "full"];
+        self.train("finetune", output, &[&own, more].concat())
+    }
+
+    /// `pretrain` of the model that `described` describes.
+    fn pretrain(&self, described: &str, output: &str, more: &[&str]) -> Command {
+        let model = self.path(described).display().to_string();
+        self.train("pretrain", output, &[&["--model", &model], more].concat())
+    }
+
+    fn train(&self, name: &str, output: &str, more: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
-        command.arg("finetune").arg("--data").arg(self.path("tokens"));
-        command.arg("--weights").arg(self.path("model")).arg("--output").arg(self.path(output));
-        command.args(["--steps", "8", "--batch", "2", "--rank", "2", "--seed", "3"]).args(more);
+        command.arg(name).arg("--data").arg(self.path("tokens"));
+        command.arg("--output").arg(self.path(output));
+        command.args(["--steps", "8", "--batch", "2", "--seed", "3"]).args(more);
         for name in ["HET_NOTICE", "HET_RESUME_FROM", "HET_CHECKPOINT_DIR", "HET_DEVICES"] {
             command.env_remove(name);
         }
@@ -56,6 +81,10 @@ fn stderr(output: &Output) -> String {
 
 fn adapter(directory: &Path) -> Vec<u8> {
     fs::read(directory.join(TENSORS_FILE)).expect("the adapter was written")
+}
+
+fn model(directory: &Path) -> Vec<u8> {
+    fs::read(directory.join("model.safetensors")).expect("the model was written")
 }
 
 #[test]
@@ -180,4 +209,152 @@ fn a_driver_this_binary_lacks_is_named() {
     let output = run(command.take());
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no driver `npu-ort`"), "{}", stderr(&output));
+}
+
+#[test]
+fn all_parameters_learn_and_resume_to_the_same_bits() {
+    let scene = Scene::new();
+    let saving = ["--checkpoint-every", "3"];
+    assert!(run(scene.full("whole", &saving)).status.success());
+    let whole = model(&scene.path("whole"));
+    assert_ne!(whole, model(&scene.path("model")));
+    let newest = scene.path("whole/checkpoints/checkpoint-6").display().to_string();
+    let resumed = run(scene.full("resumed", &["--resume", &newest, "--recompute"]));
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert_eq!(whole, model(&scene.path("resumed")));
+    // An adapter's checkpoint is none of this run, nor the other way round.
+    let output = run(scene.finetune("other", &["--resume", &newest]));
+    assert!(stderr(&output).contains("`method` is \"lora\", was \"full\""), "{}", stderr(&output));
+    // The result is a model like any other.
+    let tokens = scene.path("tokens").display().to_string();
+    let whole = scene.path("whole").display().to_string();
+    succeed(&["evaluate", "--weights", &whole, "--data", &tokens]);
+    let exported = scene.path("exported").display().to_string();
+    succeed(&["export", "--weights", &whole, "--merged", "--output", &exported]);
+    assert_eq!(model(&scene.path("whole")), model(&scene.path("exported")));
+}
+
+#[test]
+fn a_model_is_trained_from_its_description_alone() {
+    let scene = Scene::new();
+    let described = scene.path("described");
+    fs::create_dir(&described).expect("created");
+    let tokenizer = scene.path("model/tokenizer.json");
+    fs::copy(tokenizer, described.join("tokenizer.json")).expect("copied");
+    let gpt2 = r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4,
+                   "vocab_size": 259, "n_positions": 1024}"#;
+    fs::write(described.join("config.json"), gpt2).expect("written");
+    let arguments = ["--pack", "--seq", "512", "--checkpoint-every", "4"];
+    let output = run(scene.pretrain("described", "whole", &arguments));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let newest = scene.path("whole/checkpoints/checkpoint-4").display().to_string();
+    let resumed = [&arguments[..], &["--resume", &newest]].concat();
+    assert!(run(scene.pretrain("described", "resumed", &resumed)).status.success());
+    assert_eq!(model(&scene.path("whole")), model(&scene.path("resumed")));
+    let whole = scene.path("whole").display().to_string();
+    succeed(&["load", "--weights", &whole]);
+    // What only describes a model has no weights.
+    let output = Command::new(BINARY).args(["load", "--weights"]).arg(&described).output();
+    let said = stderr(&output.expect("the binary starts"));
+    assert!(said.contains("it has no `model.safetensors`"), "{said}");
+}
+
+#[test]
+fn what_an_adapter_changes_is_what_was_asked_for() {
+    let scene = Scene::new();
+    let arguments = ["--target", "q_proj,mlp.down_proj", "--rslora", "--accumulate", "2"];
+    assert!(run(scene.finetune("part", &arguments)).status.success());
+    let config = fs::read_to_string(scene.path("part/adapter_config.json")).expect("written");
+    let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    let targets = serde_json::json!(["mlp.down_proj", "self_attn.q_proj"]);
+    assert_eq!((&config["target_modules"], &config["use_rslora"]), (&targets, &true.into()));
+    let (adapter, weights) = (scene.path("part"), scene.path("model"));
+    let (adapter, weights) = (adapter.display().to_string(), weights.display().to_string());
+    let tokens = scene.path("tokens").display().to_string();
+    succeed(&["evaluate", "--weights", &weights, "--adapter", &adapter, "--data", &tokens]);
+    let refused = |mut command: Command, says: &str| {
+        let output = command.output().expect("the binary starts");
+        assert!(!output.status.success() && stderr(&output).contains(says), "{}", stderr(&output));
+    };
+    refused(scene.finetune("x", &["--target", "proj"]), "no matrix of a layer is called `proj`");
+    refused(scene.full("x", &["--rank", "4"]), "`--method full` trains none");
+    refused(scene.finetune("x", &["--precision", "bf16"]), "training in `bf16` is not done");
+    refused(scene.finetune("x", &["--beta2", "1"]), "`--beta2` must be from 0 to below 1");
+    refused(scene.full("x", &["--memory", "1MiB"]), "this run needs about");
+    assert!(!scene.path("x").exists());
+}
+
+/// Kills of each run; `HET_KILLS=100` is what is done by hand.
+fn kills() -> u64 {
+    std::env::var("HET_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_instant_ends_with_the_same_bits() {
+    let scene = Scene::new();
+    killed(&scene, "adapter", adapter, |output, more| scene.finetune(output, more));
+    killed(&scene, "model", model, |output, more| scene.full(output, more));
+}
+
+fn killed(
+    scene: &Scene,
+    what: &str,
+    result: fn(&Path) -> Vec<u8>,
+    command: impl Fn(&str, &[&str]) -> Command,
+) {
+    let arguments = ["--steps", "30", "--checkpoint-every", "1"];
+    let began = Instant::now();
+    let whole = format!("{what}-whole");
+    assert!(run(command(&whole, &arguments)).status.success());
+    let span = began.elapsed();
+    let expected = result(&scene.path(&whole));
+    let mut random = ChaCha8Rng::seed_from_u64(23);
+    let (parts, mut left) = (format!("{what}-parts"), kills());
+    let checkpoints = scene.path(&parts).join("checkpoints");
+    let next = || {
+        let newest = checkpoint::list(&checkpoints).pop().map(|(_, path)| path);
+        let newest = newest.map(|path| path.display().to_string());
+        let resume = newest.iter().flat_map(|path| ["--resume", path.as_str()]);
+        command(&parts, &arguments.into_iter().chain(resume).collect::<Vec<_>>())
+    };
+    let check = |left: u64| {
+        let same = result(&scene.path(&parts)) == expected;
+        assert!(same, "{what}: other bits, {left} kills are left");
+    };
+    while left > 0 {
+        let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
+        let child = next().stderr(Stdio::piped()).spawn().expect("the binary starts");
+        if kill_after(child, span.mul_f64(share)) {
+            left -= 1;
+        } else {
+            check(left);
+            fs::remove_dir_all(scene.path(&parts)).expect("removed");
+        }
+    }
+    let last = run(next());
+    assert!(last.status.success(), "{}", stderr(&last));
+    check(0);
+    let names = fs::read_dir(&checkpoints).expect("it is there").flatten();
+    let mut names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(names.all(|name| name.starts_with("checkpoint-")), "unfinished ones are left");
+}
+
+/// Kills a program once `span` has passed; whether it was still there, and not done with success.
+fn kill_after(mut child: Child, span: Duration) -> bool {
+    let mut said = child.stderr.take().expect("it is piped");
+    let (sender, receiver) = channel();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = said.read_to_string(&mut text);
+        let _ = sender.send(());
+        text
+    });
+    let lives = receiver.recv_timeout(span) == Err(RecvTimeoutError::Timeout);
+    if lives {
+        child.kill().expect("it is ours");
+    }
+    let status = child.wait().expect("it is ours");
+    let said = reader.join().expect("it only reads");
+    assert!(lives || status.success(), "{said}");
+    !status.success()
 }

@@ -6,7 +6,7 @@ use het_train::batch::{Batch, Sequence};
 use het_train::cpu::Cpu;
 use het_train::driver::Driver;
 use het_train::lora::Adapter;
-use het_train::optimiser::{AdamW, Schedule};
+use het_train::optimiser::{AdamW, Settings, Slice};
 use het_train::weights::Weights;
 
 #[test]
@@ -27,7 +27,9 @@ fn every_adapter_tensor_learns() {
                 false => assert!(largest > 1e-6, "{name} has no gradient at step {step}"),
             }
         }
-        moments.update(&mut adapter.values, &gradient, 0.01, step);
+        let (values, gradient) = (&mut adapter.values, &gradient[..]);
+        let slices = vec![Slice { values, gradient, decays: true }];
+        assert!(moments.update(&Settings::default(), slices, 1.0, 0.01, step));
     }
 }
 
@@ -58,15 +60,16 @@ fn curve(driver: &mut dyn Driver, steps: u64) -> Vec<f64> {
         }
     }
     let mut moments = AdamW::new(adapter.values.len());
-    let schedule = Schedule { peak: 0.01, steps };
+    let settings = Settings { lr: 0.01, ..Settings::default() };
     let batch = batch();
     let steps = (1..=steps).map(|step| {
         driver.use_adapter(&adapter).expect("the adapter fits");
         let mut gradient = vec![0.0; adapter.values.len()];
         let loss = driver.gradients(&adapter, &batch, &mut gradient).expect("the batch is valid");
         let scored = batch.rows.len() as f32;
-        gradient.iter_mut().for_each(|g| *g /= scored);
-        moments.update(&mut adapter.values, &gradient, schedule.rate(step), step);
+        let slices = vec![Slice { values: &mut adapter.values, gradient: &gradient, decays: true }];
+        let rate = settings.rate(step, steps);
+        assert!(moments.update(&settings, slices, 1.0 / scored, rate, step));
         loss / f64::from(scored)
     });
     steps.collect()

@@ -6,6 +6,10 @@
 
 use super::matrix::{add_product, add_rows, product, rows, rows_mut, sized};
 use faer::MatRef;
+use rayon::prelude::*;
+
+/// Rows that one thread takes at least.
+const ROWS_AT_ONCE: usize = 16;
 
 /// A linear layer of `outputs` rows.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +53,8 @@ impl Linear<'_> {
 
     fn add_bias(&self, out: &mut [f32]) {
         if !self.bias.is_empty() {
-            out.chunks_exact_mut(self.bias.len()).for_each(|row| add(row, self.bias));
+            let rows = out.par_chunks_exact_mut(self.bias.len()).with_min_len(ROWS_AT_ONCE);
+            rows.for_each(|row| add(row, self.bias));
         }
     }
 }
@@ -104,12 +109,13 @@ impl Gradient<'_> {
     pub fn add(&mut self, inputs: usize, x: &[f32], upstream: &[f32], workspace: &mut Workspace) {
         let x = rows(x, inputs);
         let width = upstream.len() / x.nrows().max(1);
-        let upstream = rows(upstream, width);
+        let values = upstream;
+        let upstream = rows(values, width);
         match self {
             Self::Frozen => {}
             Self::Full { weight, bias } => {
                 add_product(rows_mut(weight, inputs), upstream.transpose(), x, 1.0);
-                add_rows(bias, upstream);
+                add_rows(bias, values);
             }
             Self::LowRank(low_rank) => low_rank.add(x, upstream, workspace),
         }

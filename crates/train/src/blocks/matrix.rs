@@ -2,6 +2,7 @@
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
+use rayon::prelude::*;
 
 /// All of `data` as rows of `width`.
 pub fn rows(data: &[f32], width: usize) -> MatRef<'_, f32> {
@@ -33,11 +34,18 @@ pub fn add_product_here(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, 
     matmul(out, Accum::Add, a, b, scale, Par::Seq);
 }
 
-/// Adds every row of `matrix` to `sum`; does nothing where `sum` is empty.
-pub fn add_rows(sum: &mut [f32], matrix: MatRef<'_, f32>) {
-    for row in 0..if sum.is_empty() { 0 } else { matrix.nrows() } {
-        sum.iter_mut().enumerate().for_each(|(column, sum)| *sum += matrix[(row, column)]);
-    }
+/// Columns that one thread sums up at once.
+pub const COLUMNS: usize = 128;
+
+/// Adds every row of `data` to `sum`, in their order; does nothing where `sum` is empty.
+pub fn add_rows(sum: &mut [f32], data: &[f32]) {
+    let width = sum.len();
+    sum.par_chunks_mut(COLUMNS).enumerate().for_each(|(chunk, sum)| {
+        for row in data.chunks_exact(width) {
+            let row = &row[chunk * COLUMNS..][..sum.len()];
+            sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+    });
 }
 
 /// Cuts rows of `width` at `bounds`, one piece per sequence.

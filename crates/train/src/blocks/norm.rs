@@ -1,6 +1,7 @@
 //! RMS and layer normalisation of rows.
 
 use super::math;
+use super::matrix::{COLUMNS, add_rows};
 use rayon::prelude::*;
 
 /// Rows that one thread takes at least: fewer cost more to hand out than to compute.
@@ -121,17 +122,17 @@ impl Norm {
         gradient: &mut Gradient<'_>,
     ) {
         let width = gradient.weight.len();
-        if width == 0 {
-            return;
-        }
-        let rows = upstream.chunks_exact(width).zip(x.chunks_exact(width));
-        for ((upstream, x), statistics) in rows.zip(statistics.chunks_exact(STATISTICS)) {
-            let (mean, inverse) = (statistics[0], statistics[1]);
-            for ((sum, upstream), x) in gradient.weight.iter_mut().zip(upstream).zip(x) {
-                *sum += upstream * (x - mean) * inverse;
+        gradient.weight.par_chunks_mut(COLUMNS).enumerate().for_each(|(chunk, sums)| {
+            let rows = upstream.chunks_exact(width).zip(x.chunks_exact(width));
+            for ((upstream, x), statistics) in rows.zip(statistics.chunks_exact(STATISTICS)) {
+                let (mean, inverse) = (statistics[0], statistics[1]);
+                let (upstream, x) = (&upstream[chunk * COLUMNS..], &x[chunk * COLUMNS..]);
+                for ((sum, upstream), x) in sums.iter_mut().zip(upstream).zip(x) {
+                    *sum += upstream * (x - mean) * inverse;
+                }
             }
-            gradient.bias.iter_mut().zip(upstream).for_each(|(sum, upstream)| *sum += upstream);
-        }
+        });
+        add_rows(gradient.bias, upstream);
     }
 }
 

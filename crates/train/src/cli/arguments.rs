@@ -1,12 +1,14 @@
 //! Every flag, with its default and its help.
 
+use crate::optimiser::Schedule;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use het_core::Bytes;
 use std::path::PathBuf;
 
-/// Fine-tunes small language models with LoRA, without Python at run time
+/// Trains small language models, without Python at run time: with LoRA, whole, or from nothing
 ///
 /// Run by hand or as the stages of a Heterosis job: `fetch`, `dataset`, `tokenize`, `load`,
-/// `finetune`, `evaluate`, `export`.
+/// `finetune`, `pretrain`, `evaluate`, `export`.
 #[derive(Debug, Parser)]
 #[command(name = "het-train", version, propagate_version = true)]
 pub struct Arguments {
@@ -30,8 +32,10 @@ pub enum Command {
         #[command(flatten)]
         weights: Weights,
     },
-    /// Train a LoRA adapter
+    /// Train a LoRA adapter, or all parameters with `--method full`
     Finetune(Finetune),
+    /// Train a model from nothing but its `config.json` and tokenizer
+    Pretrain(Pretrain),
     /// Measure held-out loss and the share of generated job files that are accepted
     Evaluate(Evaluate),
     /// Write the adapter's model as merged Hugging Face files or as a quantised GGUF
@@ -57,7 +61,7 @@ pub enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Time LoRA steps on random tokens
+    /// Time training steps on random tokens
     #[command(hide = true)]
     BenchStep(BenchStep),
 }
@@ -105,20 +109,19 @@ pub struct Tokenize {
     pub weights: Weights,
 }
 
+/// What all training has in common.
 #[derive(Debug, Args)]
-pub struct Finetune {
+pub struct Training {
     /// Directory that `tokenize` wrote
     #[arg(long)]
     pub data: PathBuf,
-    /// Directory for the PEFT adapter
+    /// Directory for the result: a PEFT adapter, or a model as Hugging Face has it
     #[arg(long, short)]
     pub output: PathBuf,
-    #[command(flatten)]
-    pub weights: Weights,
     /// Optimiser updates
     #[arg(long, default_value_t = 60)]
     pub steps: u64,
-    /// Sequences per forward pass
+    /// Sequences per forward pass; with `--pack`, rows of `--seq` tokens
     #[arg(long, default_value_t = 8)]
     pub batch: usize,
     /// Forward passes per update
@@ -127,16 +130,42 @@ pub struct Finetune {
     /// Longest sequence in tokens; longer ones are cut
     #[arg(long, default_value_t = 256)]
     pub seq: usize,
-    /// Peak learning rate
-    #[arg(long, default_value_t = 3e-3)]
-    pub lr: f32,
-    /// Rank of the adapter
-    #[arg(long, default_value_t = 8)]
-    pub rank: usize,
-    /// Scale of the adapter: its product counts alpha / rank times
-    #[arg(long, default_value_t = 16.0)]
-    pub alpha: f32,
-    /// Seed of the initial adapter and of the data order
+    /// Fill each row of a batch with as many whole sequences as fit; none sees another
+    #[arg(long)]
+    pub pack: bool,
+    /// Peak learning rate [default: 3e-3 for an adapter, 1e-4 for `--method full`, 1e-3 for
+    /// `pretrain`]
+    #[arg(long)]
+    pub lr: Option<f32>,
+    /// What becomes of the learning rate after its warm-up
+    #[arg(long, value_enum, default_value_t)]
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises to its peak [default: a tenth of all]
+    #[arg(long, value_name = "STEPS")]
+    pub warmup: Option<u64>,
+    /// Learning rate of the last step, as a share of the peak; not for a constant schedule
+    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
+    pub lr_final: f32,
+    /// Weight decay of AdamW; without effect on norms, biases, and tables of tokens and positions
+    #[arg(long, default_value_t = 0.01)]
+    pub weight_decay: f32,
+    /// Decay of AdamW's mean of gradients
+    #[arg(long, default_value_t = 0.9)]
+    pub beta1: f32,
+    /// Decay of AdamW's mean of squared gradients
+    #[arg(long, default_value_t = 0.999)]
+    pub beta2: f32,
+    /// Norm that the gradient is cut to, over all of it; 0 cuts nothing
+    #[arg(long, default_value_t = 1.0, value_name = "NORM")]
+    pub max_grad_norm: f32,
+    /// Keep no more of a layer than its input, and compute the rest again: less memory, a third
+    /// more time, the same bits
+    #[arg(long)]
+    pub recompute: bool,
+    /// Most memory that the run may take, such as `6GiB` [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<Bytes>,
+    /// Seed of the values that are drawn and of the data order
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Save a checkpoint every so many steps; 0 saves only on request [default: as often as the
@@ -152,6 +181,55 @@ pub struct Finetune {
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
+    /// Precision of weights and arithmetic in training
+    #[arg(long, env = "HET_PRECISION", default_value = "f32")]
+    pub precision: String,
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    het_wire::quantity::size(text).ok_or_else(|| "write a size such as `6GiB`".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub struct Finetune {
+    #[command(flatten)]
+    pub training: Training,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// What learns
+    #[arg(long, value_enum, default_value_t)]
+    pub method: Method,
+    /// Rank of the adapter [default: 8]
+    #[arg(long)]
+    pub rank: Option<usize>,
+    /// Scale of the adapter: its product counts alpha / rank times [default: 16]
+    #[arg(long)]
+    pub alpha: Option<f32>,
+    /// Count the adapter's product alpha / √rank times (rsLoRA)
+    #[arg(long)]
+    pub rslora: bool,
+    /// Matrices with an adapter, by the ends of their names, such as `q_proj,v_proj` [default: all
+    /// of attention and MLP]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub target: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// A low-rank adapter beside frozen matrices
+    #[default]
+    Lora,
+    /// Every parameter
+    Full,
+}
+
+#[derive(Debug, Args)]
+pub struct Pretrain {
+    #[command(flatten)]
+    pub training: Training,
+    /// Directory with the model's `config.json` and `tokenizer.json`
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -198,7 +276,7 @@ pub struct Evaluate {
 pub struct Export {
     /// Adapter to merge into the weights
     #[arg(long)]
-    pub adapter: PathBuf,
+    pub adapter: Option<PathBuf>,
     /// Directory to write to
     #[arg(long, short)]
     pub output: PathBuf,
@@ -267,6 +345,14 @@ pub struct BenchStep {
     /// Scored tokens at the end of each sequence
     #[arg(long, default_value_t = 48)]
     pub scored: usize,
+    /// What learns
+    #[arg(long, value_enum, default_value_t)]
+    pub method: Method,
+    /// Draw the weights of the model that `--weights` describes
+    #[arg(long)]
+    pub from_scratch: bool,
+    #[arg(long)]
+    pub recompute: bool,
     #[arg(long, default_value_t = 8)]
     pub rank: usize,
     #[arg(long, default_value_t = 3)]

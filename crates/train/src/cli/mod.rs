@@ -5,6 +5,7 @@
 mod arguments;
 mod stages;
 mod tools;
+mod training;
 
 use crate::error::{Error, Result};
 use arguments::{Arguments, Command};
@@ -19,7 +20,8 @@ pub fn main() -> ExitCode {
         Command::Dataset(arguments) => stages::dataset(&arguments),
         Command::Tokenize(arguments) => stages::tokenize(&arguments),
         Command::Load { weights } => stages::load(&weights),
-        Command::Finetune(arguments) => stages::finetune(&arguments),
+        Command::Finetune(arguments) => training::finetune(&arguments),
+        Command::Pretrain(arguments) => training::pretrain(&arguments),
         Command::Evaluate(arguments) => stages::evaluate(&arguments),
         Command::Export(arguments) => tools::export(&arguments),
         Command::Generate(arguments) => tools::generate(&arguments),
@@ -27,7 +29,7 @@ pub fn main() -> ExitCode {
         Command::Drivers { output } => tools::drivers(output),
         Command::Probe { driver } => tools::probe(&driver),
         Command::Tiny { output, seed } => tools::tiny(&output, seed),
-        Command::BenchStep(arguments) => tools::bench_step(&arguments),
+        Command::BenchStep(arguments) => training::bench_step(&arguments),
     };
     match result {
         Ok(code) => code,

@@ -1,21 +1,16 @@
-//! The commands that a job's stages run: each reports its progress to the scheduler.
+//! The commands that a job's stages run beside training: each reports its progress to the scheduler.
 
-use super::arguments::{Dataset, Evaluate, Finetune, Precision, Tokenize, Weights};
+use super::arguments::{Dataset, Evaluate, Precision, Tokenize, Weights};
 use super::{show, warn};
-use crate::architecture::Architecture;
 use crate::batch::Sequence;
 use crate::cpu::model::Model;
-use crate::digest::sha256_file;
 use crate::error::{IoContext, Result};
 use crate::evaluate::{self, Sample};
-use crate::finetune::{Outcome, Places, Settings};
 use crate::lora::Adapter;
-use crate::notice::{EXIT_SAVED, Notice};
 use crate::progress::{Progress, Totals};
-use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights as Loaded};
-use crate::{dataset, drivers, finetune, int8, tokens, warm};
+use crate::{dataset, drivers, int8, tokens};
 use serde_json::{Map, Value as Json, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -83,122 +78,6 @@ fn listed(files: &[PathBuf]) -> String {
         [only] => only.display().to_string(),
         [first, rest @ ..] => format!("{} and {} more", first.display(), rest.len()),
     }
-}
-
-/// Says what the configuration asks for in training and is not done.
-fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
-    if !architecture.dropout.is_empty() {
-        let text = format!("trained without dropout ({})", architecture.dropout.join(", "));
-        warn(&text);
-        progress.message(&text);
-    }
-}
-
-pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
-    let notice = Notice::from_environment()?;
-    let mut progress = Progress::from_environment();
-    // A driver that is not there is told of before anything is read.
-    let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
-    let source = Source::open(&arguments.weights.weights)?;
-    let architecture = source.architecture()?;
-    architecture.check_length(arguments.seq)?;
-    report_dropout(&architecture, &mut progress);
-    let tokenizer = Tokenizer::of(&source)?;
-    let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
-    let places = Places {
-        output: arguments.output.clone(),
-        checkpoints: arguments
-            .checkpoint_dir
-            .clone()
-            .unwrap_or_else(|| arguments.output.join("checkpoints")),
-        saves: Saves::told(arguments.checkpoint_every),
-        resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
-        base_model: arguments.weights.weights.clone(),
-        identity: identity(arguments, &source)?,
-    };
-    let weights = Arc::new(source.weights()?);
-    drop(source);
-    let name = match early {
-        Some(name) => name,
-        None => match granted_driver(&arguments.driver, &notice)? {
-            Some(name) => name,
-            None => return Ok(ExitCode::from(EXIT_SAVED)),
-        },
-    };
-    let mut driver = drivers::start(&name, &weights)?;
-    progress.driver(&name, &driver.detail());
-    warn(&format!("driver `{name}`: {}", driver.detail()));
-    let settings = settings(arguments);
-    let outcome = finetune::run(
-        &settings,
-        &places,
-        &weights.architecture,
-        &data,
-        driver.as_mut(),
-        &notice,
-        &mut progress,
-        &mut warn,
-    )?;
-    match outcome {
-        Outcome::Saved { path, reason } => {
-            warn(&format!("stopped ({reason}) with `{}` saved", path.display()));
-            warn("hint: run the same command with `--resume` and that path to continue");
-            Ok(ExitCode::from(EXIT_SAVED))
-        }
-        Outcome::Finished { last_loss, totals } => {
-            progress.done();
-            let seconds = totals.useful_ns as f64 / 1e9;
-            let last = match last_loss.is_finite() {
-                true => format!("last loss {last_loss:.4}"),
-                false => "no step was left to do".to_owned(),
-            };
-            show(&format!(
-                "adapter in {}: {} steps, {} tokens in {seconds:.1} s ({:.0} tokens/s), {last}",
-                places.output.display(),
-                settings.steps,
-                totals.tokens,
-                totals.tokens as f64 / seconds
-            ))?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// What a resumed run must have in common with the run that it continues, beside its settings.
-fn identity(arguments: &Finetune, source: &Source) -> Result<Json> {
-    let mut identity = json!({
-        "weights": source.sha256()?,
-        "data": sha256_file(&arguments.data.join(tokens::TRAIN))?,
-    });
-    // The same matrices compute something else by another configuration.
-    if let Some(configuration) = source.configuration_sha256()? {
-        identity["configuration"] = json!(configuration);
-    }
-    Ok(identity)
-}
-
-fn settings(arguments: &Finetune) -> Settings {
-    Settings {
-        steps: arguments.steps,
-        batch: arguments.batch,
-        accumulate: arguments.accumulate,
-        seq: arguments.seq,
-        lr: arguments.lr,
-        rank: arguments.rank,
-        alpha: arguments.alpha,
-        seed: arguments.seed,
-    }
-}
-
-/// The driver of the devices that this process was started before, once they are its own; `None`
-/// where it is asked to stop before.
-fn granted_driver(wanted: &str, notice: &Notice) -> Result<Option<String>> {
-    let Some(devices) = warm::wait(notice)? else { return Ok(None) };
-    let name = drivers::resolve(wanted, devices.variable("HET_DEVICES").as_deref())?;
-    if name != drivers::CPU {
-        devices.begin_anew()?;
-    }
-    Ok(Some(name))
 }
 
 pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! The commands that people run by hand.
 
-use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat, Score};
+use super::arguments::{Export, Format, Generate, GgufFormat, Score};
 use super::{show, warn};
 use crate::batch::{Batch, Sequence};
 use crate::cpu::model::Model;
@@ -8,12 +8,11 @@ use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
-use crate::{cpu, drivers, export, fetch, finetune, score, tiny};
+use crate::{cpu, drivers, export, fetch, score, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-use std::time::Instant;
 
 pub fn fetch(model: &str) -> Result<ExitCode> {
     if model != fetch::MODEL {
@@ -60,8 +59,10 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
     }
     let source = Source::open(&arguments.weights.weights)?;
     let mut merged = source.weights()?;
-    let adapter = Adapter::open(&arguments.adapter, &merged.architecture)?;
-    merged.parameters = adapter.merged(&merged.parameters);
+    if let Some(path) = &arguments.adapter {
+        let adapter = Adapter::open(path, &merged.architecture)?;
+        merged.parameters = adapter.merged(&merged.parameters);
+    }
     let mut written = Vec::new();
     if arguments.merged {
         written.push(export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?);
@@ -169,44 +170,5 @@ pub fn probe(name: &str) -> Result<ExitCode> {
 pub fn tiny(output: &Path, seed: u64) -> Result<ExitCode> {
     export::hub(&tiny::weights(seed), &tiny::tokenizer()?, output)?;
     show(&output.display().to_string())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
-    let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
-    let weights = Arc::new(Source::open(&arguments.weights.weights)?.weights()?);
-    finetune::check_sizes(batch, seq, rank, &weights.architecture)?;
-    let name = drivers::resolve(&arguments.driver, None)?;
-    let mut driver = drivers::start(&name, &weights)?;
-    let mut adapter = Adapter::random(&weights.architecture, rank, 2.0 * rank as f32, 1);
-    let mut moments = crate::optimiser::AdamW::new(adapter.values.len());
-    let vocabulary = weights.architecture.vocabulary as u32;
-    let sequences: Vec<Sequence> = (0..batch as u32)
-        .map(|row| Sequence {
-            tokens: (0..seq as u32)
-                .map(|i| row.wrapping_mul(7919).wrapping_add(i.wrapping_mul(104_729)) % vocabulary)
-                .collect(),
-            scored: (0..seq).map(|i| i.saturating_add(scored) >= seq).collect(),
-        })
-        .collect();
-    let batch = Batch::pack(&sequences, seq);
-    let mut gradient = vec![0.0; adapter.values.len()];
-    let mut seconds = Vec::new();
-    // The first step also pays for the buffers, so it is not counted.
-    for step in 0..=steps {
-        let start = Instant::now();
-        driver.use_adapter(&adapter)?;
-        gradient.fill(0.0);
-        driver.gradients(&adapter, &batch, &mut gradient)?;
-        moments.update(&mut adapter.values, &gradient, 1e-4, step + 1);
-        if step > 0 {
-            seconds.push(start.elapsed().as_secs_f64());
-        }
-    }
-    seconds.sort_by(f64::total_cmp);
-    let median = seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN);
-    let line = json!({"driver": name, "detail": driver.detail(), "step_s": median,
-                      "tokens_per_s": batch.tokens.len() as f64 / median});
-    show(&line.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

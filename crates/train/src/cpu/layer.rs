@@ -86,7 +86,9 @@ impl<'a> Gradients<'a> {
 
     /// Of the adapter alone; `gradient` is laid out as its values.
     pub fn low_rank(adapter: &'a Adapter, layer: usize, gradient: &'a mut [f32]) -> Self {
-        let groups = adapter.low_rank(layer, gradient).map(linear::Gradient::LowRank);
+        let groups = adapter
+            .low_rank(layer, gradient)
+            .map(|group| group.map_or(linear::Gradient::Frozen, linear::Gradient::LowRank));
         let [qkv, output, up, down] = groups;
         let (query_norm, key_norm) = Default::default();
         Self {

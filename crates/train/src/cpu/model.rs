@@ -16,7 +16,7 @@ use crate::weights::{Outer, Parameters, Weights};
 use rayon::prelude::*;
 
 /// Rows of logits that are alive at once: each is a whole vocabulary wide.
-const HEAD_ROWS: usize = 128;
+pub const HEAD_ROWS: usize = 256;
 
 /// A model with parameters that may have an adapter merged in.
 #[derive(Debug)]
@@ -50,12 +50,12 @@ pub struct HeadGradients<'a> {
 
 impl Model {
     pub fn new(weights: &Weights) -> Self {
-        let ropes = &weights.architecture.ropes;
-        Self {
-            tables: ropes.iter().map(|_| Table::default()).collect(),
-            architecture: weights.architecture.clone(),
-            parameters: weights.parameters.clone(),
-        }
+        Self::of(weights.architecture.clone(), weights.parameters.clone())
+    }
+
+    pub fn of(architecture: Architecture, parameters: Parameters) -> Self {
+        let tables = architecture.ropes.iter().map(|_| Table::default()).collect();
+        Self { architecture, parameters, tables }
     }
 
     /// Makes positions up to `length` known; before every forward.

@@ -8,13 +8,13 @@ use crate::batch::{Batch, Sequence};
 use crate::checkpoint::{self, State};
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
-use crate::lora::{self, Adapter};
+use crate::lora;
 use crate::notice::Notice;
-use crate::optimiser::{AdamW, Schedule};
+use crate::optimiser::{self, AdamW};
 use crate::progress::{Progress, Totals};
+use crate::sampler::{Packing, Sampler, Shape};
 use crate::saves::{SaveClock, Saves};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use crate::trainable::Trainable;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
@@ -27,10 +27,24 @@ pub struct Settings {
     pub batch: usize,
     pub accumulate: usize,
     pub seq: usize,
-    pub lr: f32,
-    pub rank: usize,
-    pub alpha: f32,
+    /// Whether a batch counts rows that are filled with sequences.
+    pub pack: bool,
     pub seed: u64,
+    #[serde(flatten)]
+    pub optimiser: optimiser::Settings,
+    #[serde(flatten)]
+    pub method: Method,
+}
+
+/// What learns.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "method", rename_all = "lowercase")]
+pub enum Method {
+    Lora(lora::Settings),
+    /// Every parameter, from weights that are given.
+    Full,
+    /// Every parameter, from weights that are drawn.
+    Scratch,
 }
 
 /// What does not.
@@ -40,7 +54,6 @@ pub struct Places {
     pub checkpoints: PathBuf,
     pub saves: Saves,
     pub resume: Option<PathBuf>,
-    pub base_model: String,
     /// Names the weights and the data in the checkpoints.
     pub identity: Json,
 }
@@ -61,20 +74,18 @@ pub enum Outcome {
 /// Says something to whoever watches: progress lines and, in the command, standard error.
 pub type Say<'a> = &'a mut dyn FnMut(&str);
 
-/// Trains an adapter and writes it to `places.output`.
+/// Trains and writes the result to `places.output`.
 pub fn run(
     settings: &Settings,
     places: &Places,
-    architecture: &Architecture,
+    trainable: Trainable<'_>,
     data: &[Sequence],
     driver: &mut dyn Driver,
     notice: &Notice,
     progress: &mut Progress,
     say: Say<'_>,
 ) -> Result<Outcome> {
-    check(settings, architecture)?;
-    Batch::check_scored(data, settings.seq)?;
-    let mut trainer = Trainer::start(settings, places, architecture, data)?;
+    let mut trainer = Trainer::start(settings, places, trainable, data, driver)?;
     if trainer.state.step > 0 {
         say(&format!("resumed at step {}", trainer.state.step));
         progress.message(&format!("resumed at step {}", trainer.state.step));
@@ -92,13 +103,13 @@ pub fn run(
             say(&format!("step {step}/{} loss {loss:.4}", settings.steps));
         }
         if let Some(reason) = notice.reason() {
-            let path = trainer.save(places)?;
+            let path = trainer.save(places, driver)?;
             report_checkpoint(progress, step, &path);
             return Ok(Outcome::Saved { path, reason });
         }
         if clock.is_due(step) {
             let began = Instant::now();
-            match trainer.save(places) {
+            match trainer.save(places, driver) {
                 Ok(path) => report_checkpoint(progress, step, &path),
                 // The state in memory is whole, so training goes on and the next save may work.
                 Err(error) => {
@@ -111,33 +122,45 @@ pub fn run(
             clock.saved(began);
         }
     }
+    let Trainer { trainable, state, moments, .. } = trainer;
+    drop(moments);
     std::fs::create_dir_all(&places.output).at("create", &places.output)?;
-    checkpoint::write_adapter(&places.output, &trainer.adapter, &places.base_model)?;
-    Ok(Outcome::Finished { last_loss: loss, totals: trainer.state.totals })
+    trainable.finish(driver, &places.output)?;
+    Ok(Outcome::Finished { last_loss: loss, totals: state.totals })
 }
 
 /// More tokens than a forward pass on processors has memory for, with any model.
 const TOKENS_MAX: usize = 1 << 20;
 
-fn check(settings: &Settings, architecture: &Architecture) -> Result<()> {
-    let Settings { batch, accumulate, seq, rank, steps, lr, alpha, .. } = *settings;
-    let positive = [batch, accumulate, rank].iter().all(|&count| count > 0);
-    if !positive || seq < 2 || steps == 0 || !lr.is_finite() || !alpha.is_finite() {
-        return Err(Error::Usage {
-            what: "steps, batch, accumulate and rank must be at least 1, seq at least 2, and lr \
-                   and alpha finite"
-                .into(),
-            hint: "see `het-train finetune --help`",
-        });
+impl Settings {
+    pub fn shape(&self) -> Shape {
+        let packing = if self.pack { Packing::Rows } else { Packing::Off };
+        Shape { batch: self.batch, seq: self.seq, packing }
     }
-    check_sizes(batch, seq, rank, architecture)
+
+    /// Refuses what nothing, or no machine, computes with, and data of which nothing is scored.
+    pub fn check(&self, architecture: &Architecture, data: &[Sequence]) -> Result<()> {
+        let usage = |what: String| Error::Usage { what, hint: "see `--help`" };
+        if self.accumulate == 0 || self.steps == 0 {
+            return Err(usage("`--steps` and `--accumulate` must be at least 1".into()));
+        }
+        self.optimiser.check().map_err(usage)?;
+        if let Method::Lora(lora) = &self.method {
+            if !lora.alpha.is_finite() {
+                return Err(usage("`--alpha` must be a number of a possible size".into()));
+            }
+            check_rank(lora.rank, architecture)?;
+        }
+        check_sizes(self.batch, self.seq, architecture)?;
+        Batch::check_scored(data, self.seq)
+    }
 }
 
 /// Refuses sizes with which nothing, or no machine, computes.
-pub fn check_sizes(batch: usize, seq: usize, rank: usize, shape: &Architecture) -> Result<()> {
-    if batch == 0 || seq < 2 || rank == 0 {
+pub fn check_sizes(batch: usize, seq: usize, shape: &Architecture) -> Result<()> {
+    if batch == 0 || seq < 2 {
         return Err(Error::Usage {
-            what: "batch and rank must be at least 1, and seq at least 2".into(),
+            what: "batch must be at least 1, and seq at least 2".into(),
             hint: "raise them",
         });
     }
@@ -150,6 +173,14 @@ pub fn check_sizes(batch: usize, seq: usize, rank: usize, shape: &Architecture) 
             ),
             hint: "lower `--batch` or `--seq`, and raise `--accumulate` instead",
         });
+    }
+    Ok(())
+}
+
+/// Refuses a rank with which nothing is learned, or more than the matrices have.
+pub fn check_rank(rank: usize, shape: &Architecture) -> Result<()> {
+    if rank == 0 {
+        return Err(Error::Usage { what: "rank must be at least 1".into(), hint: "raise it" });
     }
     lora::check_rank(rank, shape).map_err(|what| Error::Usage { what, hint: "lower `--rank`" })
 }
@@ -179,35 +210,30 @@ fn report_checkpoint(progress: &mut Progress, step: u64, path: &std::path::Path)
 /// The state of a run between two steps.
 struct Trainer<'a> {
     settings: &'a Settings,
-    /// Sequences with a scored token, so that every step has some.
-    data: Vec<&'a Sequence>,
-    adapter: Adapter,
+    trainable: Trainable<'a>,
     moments: AdamW,
-    gradient: Vec<f32>,
     state: State,
-    order: Vec<usize>,
+    sampler: Sampler<'a>,
 }
 
 impl<'a> Trainer<'a> {
     fn start(
         settings: &'a Settings,
         places: &Places,
-        architecture: &Architecture,
+        mut trainable: Trainable<'a>,
         data: &'a [Sequence],
+        driver: &mut dyn Driver,
     ) -> Result<Self> {
-        let Settings { rank, alpha, seed, .. } = *settings;
-        let mut adapter = Adapter::random(architecture, rank, alpha, seed);
-        let length = adapter.values.len();
-        let mut moments = AdamW::new(length);
+        checkpoint::remove_unfinished(&places.checkpoints);
+        let mut moments = AdamW::new(trainable.count());
         let run = identity(settings, places);
         let state = match &places.resume {
-            Some(path) => checkpoint::load(path, &run, &mut adapter, &mut moments)?,
+            Some(path) => checkpoint::load(path, &run, &mut trainable, driver, &mut moments)?,
             None => State { step: 0, epoch: 0, position: 0, totals: Totals::default(), run },
         };
-        let data: Vec<_> = data.iter().filter(|s| s.is_scored(settings.seq)).collect();
-        let order = order(settings.seed, state.epoch, data.len());
-        let gradient = vec![0.0; length];
-        Ok(Self { settings, data, adapter, moments, gradient, state, order })
+        let State { epoch, position, .. } = state;
+        let sampler = Sampler::at(data, settings.seq, settings.seed, epoch, position);
+        Ok(Self { settings, trainable, moments, state, sampler })
     }
 
     /// One update; returns the mean loss over its scored tokens.
@@ -222,50 +248,34 @@ impl<'a> Trainer<'a> {
 
     fn update(&mut self, driver: &mut dyn Driver) -> Result<f64> {
         let step = self.state.step + 1;
-        driver.use_adapter(&self.adapter)?;
-        self.gradient.fill(0.0);
+        self.trainable.begin_step(driver)?;
         let (mut loss, mut scored) = (0.0, 0);
         for _ in 0..self.settings.accumulate {
-            let batch = self.next_batch();
-            loss += driver.gradients(&self.adapter, &batch, &mut self.gradient)?;
+            let batch = self.sampler.next_batch(self.settings.shape());
+            loss += self.trainable.add_gradients(driver, &batch)?;
             scored += batch.rows.len();
             self.state.totals.samples += batch.sequences() as u64;
             self.state.totals.tokens += batch.tokens.len() as u64;
         }
+        (self.state.epoch, self.state.position) = (self.sampler.epoch, self.sampler.position);
         let mean = loss / scored as f64;
         if !mean.is_finite() {
             return Err(Error::Diverged { step });
         }
-        let scale = 1.0 / scored as f32;
-        self.gradient.iter_mut().for_each(|value| *value *= scale);
-        let schedule = Schedule { peak: self.settings.lr, steps: self.settings.steps };
-        let rate = schedule.rate(step);
-        self.moments.update(&mut self.adapter.values, &self.gradient, rate, step);
+        let Settings { optimiser, steps, .. } = self.settings;
+        let slices = self.trainable.slices(driver);
+        let (scale, rate) = (1.0 / scored as f32, optimiser.rate(step, *steps));
         // The loss of this step says nothing of the values that follow from its gradient.
-        if self.adapter.values.iter().any(|value| !value.is_finite()) {
-            return Err(Error::Diverged { step });
+        match self.moments.update(optimiser, slices, scale, rate, step) {
+            true => Ok(mean),
+            false => Err(Error::Diverged { step }),
         }
-        Ok(mean)
     }
 
-    fn next_batch(&mut self) -> Batch {
-        let mut chosen = Vec::new();
-        for _ in 0..self.settings.batch {
-            if self.state.position as usize >= self.data.len() {
-                self.state.epoch += 1;
-                self.state.position = 0;
-                self.order = order(self.settings.seed, self.state.epoch, self.data.len());
-            }
-            chosen.push(self.data[self.order[self.state.position as usize]]);
-            self.state.position += 1;
-        }
-        Batch::pack(chosen, self.settings.seq)
-    }
-
-    fn save(&self, places: &Places) -> Result<PathBuf> {
+    fn save(&self, places: &Places, driver: &mut dyn Driver) -> Result<PathBuf> {
         std::fs::create_dir_all(&places.checkpoints).at("create", &places.checkpoints)?;
-        let base = &places.base_model;
-        checkpoint::save(&places.checkpoints, &self.state, &self.adapter, base, &self.moments)
+        let Self { state, trainable, moments, .. } = self;
+        checkpoint::save(&places.checkpoints, state, trainable, driver, moments)
     }
 }
 
@@ -275,16 +285,4 @@ fn identity(settings: &Settings, places: &Places) -> Json {
         run.extend(more.clone());
     }
     run
-}
-
-/// The order of one epoch's sequences.
-fn order(seed: u64, epoch: u64, length: usize) -> Vec<usize> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    random.set_stream(epoch + 1);
-    let mut order: Vec<usize> = (0..length).collect();
-    for last in (1..length).rev() {
-        let chosen = (u64::from(random.next_u32()) * (last as u64 + 1)) >> 32;
-        order.swap(last, chosen as usize);
-    }
-    order
 }

@@ -1,0 +1,364 @@
+//! The commands that train: `finetune`, `pretrain`, and the timing of their steps.
+
+use super::arguments::{self, BenchStep, Finetune, Pretrain, Training};
+use super::{show, warn};
+use crate::architecture::Architecture;
+use crate::batch::{Batch, Sequence};
+use crate::digest::sha256_file;
+use crate::driver::{Driver, Recompute};
+use crate::error::{Error, Result, gibibytes};
+use crate::lora::{self, Adapter};
+use crate::memory::{self, Run};
+use crate::notice::{EXIT_SAVED, Notice};
+use crate::optimiser::{self, AdamW};
+use crate::progress::Progress;
+use crate::saves::Saves;
+use crate::tokenizer::Tokenizer;
+use crate::trainable::{Trainable, check_configuration};
+use crate::training::{self, Method, Outcome, Places, Settings};
+use crate::weights::{Source, Weights};
+use crate::{drivers, initial, tokens, warm};
+use het_core::Bytes;
+use serde_json::{Value as Json, json};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
+    let Finetune { training, weights, method, rank, alpha, rslora, target } = arguments;
+    let method = match method {
+        arguments::Method::Full if rank.is_some() || alpha.is_some() || *rslora => {
+            return Err(of_adapters("`--rank`, `--alpha` and `--rslora` say"));
+        }
+        arguments::Method::Full if !target.is_empty() => {
+            return Err(of_adapters("`--target` says"));
+        }
+        arguments::Method::Full => Method::Full,
+        arguments::Method::Lora => {
+            let default = lora::Settings::default();
+            Method::Lora(lora::Settings {
+                rank: rank.unwrap_or(default.rank),
+                alpha: alpha.unwrap_or(default.alpha),
+                rslora: *rslora,
+                targets: target.clone(),
+            })
+        }
+    };
+    train(training, method, &weights.weights)
+}
+
+fn of_adapters(which: &str) -> Error {
+    Error::Usage {
+        what: format!("{which} how an adapter learns, and `--method full` trains none"),
+        hint: "leave them out, or use `--method lora`",
+    }
+}
+
+pub fn pretrain(arguments: &Pretrain) -> Result<ExitCode> {
+    let model = &arguments.model;
+    if !model.is_dir() {
+        return Err(Error::Usage {
+            what: format!("`{}` is no directory", model.display()),
+            hint: "pass one with the model's config.json and tokenizer.json",
+        });
+    }
+    train(&arguments.training, Method::Scratch, &model.display().to_string())
+}
+
+/// All training: what differs is what learns, and where its first values come from.
+fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode> {
+    let notice = Notice::from_environment()?;
+    let mut progress = Progress::from_environment();
+    check_precision(&arguments.precision)?;
+    // A driver that is not there is told of before anything is read.
+    let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
+    let source = Source::open(weights)?;
+    let architecture = source.architecture()?;
+    architecture.check_length(arguments.seq)?;
+    report_dropout(&architecture, &mut progress);
+    let tokenizer = Tokenizer::of(&source)?;
+    let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
+    let places = places(arguments, &method, &source)?;
+    let settings = settings(arguments, method);
+    settings.check(&architecture, &data)?;
+    let estimated = check_memory(arguments, &settings, &architecture, &data, &source)?;
+    let start = Start::read(&settings, &source, weights)?;
+    drop(source);
+    let name = match early {
+        Some(name) => name,
+        None => match granted_driver(&arguments.driver, &notice)? {
+            Some(name) => name,
+            None => return Ok(ExitCode::from(EXIT_SAVED)),
+        },
+    };
+    let (trainable, mut driver) = start.into_parts(&name, &tokenizer)?;
+    driver.set_recompute(recompute(arguments.recompute));
+    progress.driver(&name, &driver.detail());
+    warn(&format!("driver `{name}`: {}", driver.detail()));
+    let outcome = training::run(
+        &settings,
+        &places,
+        trainable,
+        &data,
+        driver.as_mut(),
+        &notice,
+        &mut progress,
+        &mut warn,
+    )?;
+    let peak = Bytes(memory::peak()?);
+    warn(&format!("peak memory {}, estimated {}", gibibytes(peak), gibibytes(estimated)));
+    report(outcome, &settings, &places, &mut progress)
+}
+
+fn report(
+    outcome: Outcome,
+    settings: &Settings,
+    places: &Places,
+    progress: &mut Progress,
+) -> Result<ExitCode> {
+    match outcome {
+        Outcome::Saved { path, reason } => {
+            warn(&format!("stopped ({reason}) with `{}` saved", path.display()));
+            warn("hint: run the same command with `--resume` and that path to continue");
+            Ok(ExitCode::from(EXIT_SAVED))
+        }
+        Outcome::Finished { last_loss, totals } => {
+            progress.done();
+            let seconds = totals.useful_ns as f64 / 1e9;
+            let last = match last_loss.is_finite() {
+                true => format!("last loss {last_loss:.4}"),
+                false => "no step was left to do".to_owned(),
+            };
+            let what = match settings.method {
+                Method::Lora(_) => "adapter",
+                Method::Full | Method::Scratch => "model",
+            };
+            show(&format!(
+                "{what} in {}: {} steps, {} tokens in {seconds:.1} s ({:.0} tokens/s), {last}",
+                places.output.display(),
+                settings.steps,
+                totals.tokens,
+                totals.tokens as f64 / seconds
+            ))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Says what the configuration asks for in training and is not done.
+fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
+    if !architecture.dropout.is_empty() {
+        let text = format!("trained without dropout ({})", architecture.dropout.join(", "));
+        warn(&text);
+        progress.message(&text);
+    }
+}
+
+fn check_precision(precision: &str) -> Result<()> {
+    match precision {
+        "f32" | "fp32" => Ok(()),
+        other => Err(Error::Usage {
+            what: format!("training in `{other}` is not done: weights and arithmetic are f32"),
+            hint: "leave `precision` out of the stage, or pass `--precision f32`",
+        }),
+    }
+}
+
+fn recompute(asked: bool) -> Recompute {
+    if asked { Recompute::Layers } else { Recompute::Nothing }
+}
+
+/// Refuses a run that would not fit, before weights are read.
+fn check_memory(
+    arguments: &Training,
+    settings: &Settings,
+    architecture: &Architecture,
+    data: &[Sequence],
+    source: &Source,
+) -> Result<Bytes> {
+    let run = Run {
+        settings,
+        recompute: recompute(arguments.recompute),
+        architecture,
+        data,
+        program: memory::resident()?.saturating_sub(source.held_bytes()),
+    };
+    let available = memory::available()?;
+    let available = arguments.memory.map_or(available, |most| most.0.min(available));
+    let estimated = Bytes(run.check(available)?.total());
+    let there = gibibytes(Bytes(available));
+    warn(&format!("this run needs about {} of {there} memory", gibibytes(estimated)));
+    Ok(estimated)
+}
+
+/// What learns and what it learns from, in memory.
+enum Start {
+    Adapter { adapter: Adapter, base_model: String, weights: Arc<Weights> },
+    Model(Box<Weights>),
+}
+
+impl Start {
+    fn read(settings: &Settings, source: &Source, name: &str) -> Result<Self> {
+        if settings.method == Method::Scratch {
+            return Ok(Self::Model(Box::new(drawn(source, settings.seed)?)));
+        }
+        let weights = source.weights()?;
+        let Method::Lora(lora) = &settings.method else {
+            check_configuration(&weights, source.path())?;
+            return Ok(Self::Model(Box::new(weights)));
+        };
+        let adapter = Adapter::drawn(&weights.architecture, lora, settings.seed);
+        let adapter = adapter.map_err(|what| Error::Usage { what, hint: "correct `--target`" })?;
+        Ok(Self::Adapter { adapter, base_model: name.to_owned(), weights: Arc::new(weights) })
+    }
+
+    fn into_parts<'a>(
+        self,
+        driver: &str,
+        tokenizer: &'a Tokenizer,
+    ) -> Result<(Trainable<'a>, Box<dyn Driver>)> {
+        match self {
+            Self::Adapter { adapter, base_model, weights } => {
+                let driver = drivers::start(driver, &weights)?;
+                Ok((Trainable::adapter(adapter, base_model), driver))
+            }
+            Self::Model(weights) => {
+                let configuration = weights.configuration.clone().unwrap_or_default();
+                let architecture = weights.architecture.clone();
+                let driver = drivers::start_owning(driver, *weights)?;
+                Ok((Trainable::model(architecture, configuration, tokenizer), driver))
+            }
+        }
+    }
+}
+
+/// Weights of the model that a directory describes, drawn.
+fn drawn(source: &Source, seed: u64) -> Result<Weights> {
+    let Source::Hub(hub) = source else {
+        return Err(Error::Usage {
+            what: "a GGUF is no description of a model to train from nothing".into(),
+            hint: "pass a directory with config.json and tokenizer.json",
+        });
+    };
+    let (architecture, configuration) = hub.architecture()?;
+    let path = hub.configuration_path();
+    let drawn = initial::weights(architecture, configuration, seed);
+    drawn.map_err(|refusal| Error::Configuration { path, refusal })
+}
+
+fn places(arguments: &Training, method: &Method, source: &Source) -> Result<Places> {
+    Ok(Places {
+        output: arguments.output.clone(),
+        checkpoints: arguments
+            .checkpoint_dir
+            .clone()
+            .unwrap_or_else(|| arguments.output.join("checkpoints")),
+        saves: Saves::told(arguments.checkpoint_every),
+        resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
+        identity: identity(&arguments.data, method, source)?,
+    })
+}
+
+/// What a resumed run must have in common with the run that it continues, beside its settings.
+fn identity(data: &Path, method: &Method, source: &Source) -> Result<Json> {
+    let mut identity = json!({"data": sha256_file(&data.join(tokens::TRAIN))?});
+    if *method != Method::Scratch {
+        identity["weights"] = json!(source.sha256()?);
+    }
+    // The same matrices compute something else by another configuration.
+    if let Some(configuration) = source.configuration_sha256()? {
+        identity["configuration"] = json!(configuration);
+    }
+    Ok(identity)
+}
+
+fn settings(arguments: &Training, method: Method) -> Settings {
+    let lr = arguments.lr.unwrap_or(match method {
+        Method::Lora(_) => 3e-3,
+        Method::Full => 1e-4,
+        Method::Scratch => 1e-3,
+    });
+    Settings {
+        steps: arguments.steps,
+        batch: arguments.batch,
+        accumulate: arguments.accumulate,
+        seq: arguments.seq,
+        pack: arguments.pack,
+        seed: arguments.seed,
+        optimiser: optimiser::Settings {
+            lr,
+            schedule: arguments.schedule,
+            warmup: arguments.warmup,
+            lr_final: arguments.lr_final,
+            weight_decay: arguments.weight_decay,
+            beta1: arguments.beta1,
+            beta2: arguments.beta2,
+            max_grad_norm: arguments.max_grad_norm,
+        },
+        method,
+    }
+}
+
+/// The driver of the devices that this process was started before, once they are its own; `None`
+/// where it is asked to stop before.
+fn granted_driver(wanted: &str, notice: &Notice) -> Result<Option<String>> {
+    let Some(devices) = warm::wait(notice)? else { return Ok(None) };
+    let name = drivers::resolve(wanted, devices.variable("HET_DEVICES").as_deref())?;
+    if name != drivers::CPU {
+        devices.begin_anew()?;
+    }
+    Ok(Some(name))
+}
+
+pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
+    let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
+    let source = Source::open(&arguments.weights.weights)?;
+    let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
+    let tokenizer = Tokenizer::of(&source)?;
+    drop(source);
+    training::check_sizes(batch, seq, &weights.architecture)?;
+    training::check_rank(rank, &weights.architecture)?;
+    let vocabulary = weights.architecture.vocabulary as u32;
+    let name = drivers::resolve(&arguments.driver, None)?;
+    let start = match arguments.method {
+        arguments::Method::Full => Start::Model(Box::new(weights)),
+        arguments::Method::Lora => {
+            let adapter = Adapter::random(&weights.architecture, rank, 2.0 * rank as f32, 1);
+            Start::Adapter { adapter, base_model: String::new(), weights: Arc::new(weights) }
+        }
+    };
+    let (mut trainable, mut driver) = start.into_parts(&name, &tokenizer)?;
+    driver.set_recompute(recompute(arguments.recompute));
+    let mut moments = AdamW::new(trainable.count());
+    let batch = random_batch(batch, seq, scored, vocabulary);
+    let mut seconds = Vec::new();
+    // The first step also pays for the buffers, so it is not counted.
+    for step in 0..=steps {
+        let began = Instant::now();
+        trainable.begin_step(driver.as_mut())?;
+        trainable.add_gradients(driver.as_mut(), &batch)?;
+        let (slices, scale) = (trainable.slices(driver.as_mut()), 1.0 / batch.rows.len() as f32);
+        moments.update(&optimiser::Settings::default(), slices, scale, 1e-4, step + 1);
+        if step > 0 {
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+    }
+    seconds.sort_by(f64::total_cmp);
+    let median = seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN);
+    let line = json!({"driver": name, "detail": driver.detail(), "step_s": median,
+                      "tokens_per_s": batch.tokens.len() as f64 / median,
+                      "peak_bytes": memory::peak()?});
+    show(&line.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn random_batch(batch: usize, seq: usize, scored: usize, vocabulary: u32) -> Batch {
+    let sequences = (0..batch as u32).map(|row| Sequence {
+        tokens: (0..seq as u32)
+            .map(|i| row.wrapping_mul(7919).wrapping_add(i.wrapping_mul(104_729)) % vocabulary)
+            .collect(),
+        scored: (0..seq).map(|i| i.saturating_add(scored) >= seq).collect(),
+    });
+    Batch::pack(&sequences.collect::<Vec<_>>(), seq)
+}

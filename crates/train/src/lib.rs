@@ -7,8 +7,9 @@
 //! them; [`trainable`] is what learns of them, all or a [`lora`] adapter; a [`driver`], one of
 //! [`drivers`], computes losses and gradients ([`cpu`], which composes [`blocks`] as the
 //! architecture says); [`memory`] says what a run will take; [`training`] drives the [`optimiser`]
-//! over the batches of a [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files); [`evaluate`] and [`score`] judge and [`export`] hands
-//! over. [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
+//! over the batches of a [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files);
+//! [`evaluate`] and [`score`] judge and [`export`] hands over. [`progress`], [`notice`] and
+//! [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 

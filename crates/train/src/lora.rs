@@ -1,8 +1,8 @@
 //! The low-rank adapter: one flat vector of values, and where each matrix lies in it.
 //!
-//! Linear layers of attention and MLP have `A [rank, in]` and `B [out, rank]`: all of them, or those
-//! that were asked for. Matrices `A` that read the same input lie side by side, so one product
-//! serves them all.
+//! Linear layers of attention and MLP have `A [rank, in]` and `B [out, rank]`: all of them, or
+//! those that were asked for. Matrices `A` that read the same input lie side by side, so one
+//! product serves them all.
 
 use crate::architecture::{Architecture, Family};
 use crate::blocks::linear::{LowRank, Update};
@@ -418,8 +418,8 @@ const OFF: [&str; 20] = [
     "use_qalora",
 ];
 
-/// What it says beside the matrices; refuses every key by which PEFT would compute something else than
-/// [`Adapter::merged`] does.
+/// What it says beside the matrices; refuses every key by which PEFT would compute something else
+/// than [`Adapter::merged`] does.
 fn read_config(json: &Map<String, Json>) -> Read<Settings> {
     let keys = Keys::new(json, "");
     if keys.text("peft_type")?.is_some_and(|kind| kind != "LORA") {

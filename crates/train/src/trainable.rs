@@ -196,9 +196,9 @@ pub fn check_configuration(weights: &Weights, path: &Path) -> Result<()> {
     Err(bad_weights(path, what))
 }
 
-/// Matrices of layers and of the head decay. Norms and biases do not, as is customary; nor do tables
-/// of tokens and positions, a head that is tied to one included: most of their rows have no gradient
-/// in a step, and would only shrink.
+/// Matrices of layers and of the head decay. Norms and biases do not, as is customary; nor do
+/// tables of tokens and positions, a head that is tied to one included: most of their rows have no
+/// gradient in a step, and would only shrink.
 fn decays(site: Site, kind: Kind) -> bool {
     let is_matrix = match site {
         Site::Head => true,

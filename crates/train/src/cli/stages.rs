@@ -1,4 +1,5 @@
-//! The commands that a job's stages run beside training: each reports its progress to the scheduler.
+//! The commands that a job's stages run beside training: each reports its progress to the
+//! scheduler.
 
 use super::arguments::{Dataset, Evaluate, Precision, Tokenize, Weights};
 use super::{show, warn};

@@ -89,7 +89,8 @@ impl Cpu {
         }
     }
 
-    /// The loss after [`Cpu::forward`]; fills `stream` with the gradient of the last layer's result.
+    /// The loss after [`Cpu::forward`]; fills `stream` with the gradient of the last layer's
+    /// result.
     fn score(
         &mut self,
         batch: &Batch,

@@ -57,7 +57,10 @@ impl Scene {
         let mut command = Command::new(BINARY);
         command.arg(name).arg("--data").arg(self.path("tokens"));
         command.arg("--output").arg(self.path(output));
-        command.args(["--steps", "8", "--batch", "2", "--seed", "3"]).args(more);
+        command.args(["--batch", "2", "--seed", "3"]).args(more);
+        if !more.contains(&"--steps") {
+            command.args(["--steps", "8"]);
+        }
         for name in ["HET_NOTICE", "HET_RESUME_FROM", "HET_CHECKPOINT_DIR", "HET_DEVICES"] {
             command.env_remove(name);
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use het_core::{Event, LeaseId, Name};
 use tokio::sync::mpsc;
 
+use crate::dra::DraNews;
 use crate::names::ObjectKey;
 use crate::network::NetworkObjects;
 use crate::objects::{NodeRow, PodRow};
@@ -49,6 +50,7 @@ pub(crate) enum Message {
         name: WorkloadName,
         uid: String,
     },
+    Dra(DraNews),
     /// All objects of a kind that say how nodes are connected.
     Network(Box<NetworkObjects>),
     /// The values of all priority classes.

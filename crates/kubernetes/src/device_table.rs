@@ -8,6 +8,8 @@ use het_devices::nvidia_class;
 use het_wire::catalogue;
 use het_wire::device_table::{ClassOf, ResourceRow};
 
+use crate::dra::{Attribute, DeviceRow};
+
 /// What the devices of a resource are.
 #[derive(Debug, Clone, Copy)]
 struct Resource {
@@ -108,6 +110,45 @@ const RESOURCES: &[Resource] = &[
     row("vastaitech.com/va", ("npu", "Vastai", "vastai"), ClassRule::Is("vastai")),
 ];
 
+/// A driver of dynamic resource allocation.
+#[derive(Debug, Clone, Copy)]
+struct DraDriver {
+    name: &'static str,
+    /// The extended resource that the same devices are of where a plug-in offers them.
+    resource: &'static str,
+    /// The attribute that says what a label of nodes says of that resource.
+    product: &'static str,
+    /// The `type` of whole devices.
+    whole: &'static str,
+    /// The `type` of instances, whose attribute `profile` ends the name of their resource.
+    instances: Option<(&'static str, &'static str)>,
+}
+
+/// Sources: documentation of NVIDIA's, AMD's and Intel's drivers of dynamic resource allocation.
+const DRA_DRIVERS: &[DraDriver] = &[
+    DraDriver {
+        name: "gpu.nvidia.com",
+        resource: "nvidia.com/gpu",
+        product: "productName",
+        whole: "gpu",
+        instances: Some(("mig", "nvidia.com/mig-")),
+    },
+    DraDriver {
+        name: "gpu.amd.com",
+        resource: "amd.com/gpu",
+        product: "productName",
+        whole: "amdgpu",
+        instances: None,
+    },
+    DraDriver {
+        name: "gpu.intel.com",
+        resource: "gpu.intel.com/xe",
+        product: "model",
+        whole: "gpu",
+        instances: None,
+    },
+];
+
 /// What a node's devices of one resource are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -130,6 +171,56 @@ impl DeviceTable {
         match self.0.iter().find(|row| is_named(resource, &row.resource)) {
             Some(row) => Some(of_own(row, labels)),
             None => of_vendor(resource, labels),
+        }
+    }
+}
+
+impl DeviceTable {
+    /// What a device is that a driver of dynamic resource allocation offers; `None` where nobody
+    /// knows. A row of the cluster's own is named after the driver, and its label is an attribute.
+    pub fn claimable(&self, device: &DeviceRow) -> Option<Known> {
+        let attributes = device.attributes.iter().filter_map(|(name, value)| match value {
+            Attribute::Text(text) => Some((name.clone(), text.clone())),
+            Attribute::Number(_) | Attribute::Flag(_) => None,
+        });
+        let attributes: BTreeMap<String, String> = attributes.collect();
+        let driver = device.id.driver.as_str();
+        let known = match self.0.iter().find(|row| is_named(driver, &row.resource)) {
+            Some(row) => of_own(row, &attributes),
+            None => of_dra_driver(driver, &attributes)?,
+        };
+        let stated = device.capacity.get("memory").map(|amount| Bytes(amount / 1_000));
+        Some(Known { memory: stated.unwrap_or(known.memory), ..known })
+    }
+}
+
+/// Keys of taints that keep pods away from the devices of a driver which do not want them.
+pub(crate) fn dra_taints(driver: &str) -> impl Iterator<Item = &str> {
+    let twin = DRA_DRIVERS.iter().find(|row| row.name == driver).map(|row| row.resource);
+    [driver].into_iter().chain(twin)
+}
+
+fn of_dra_driver(driver: &str, attributes: &BTreeMap<String, String>) -> Option<Known> {
+    let driver = DRA_DRIVERS.iter().find(|row| row.name == driver)?;
+    let kind = attributes.get("type").map_or(driver.whole, String::as_str);
+    let resource = match driver.instances {
+        _ if kind == driver.whole => driver.resource.to_owned(),
+        Some((of, begin)) if kind == of => format!("{begin}{}", attributes.get("profile")?),
+        _ => return None,
+    };
+    let row = RESOURCES.iter().find(|row| is_named(&resource, row.name))?;
+    let product = attributes.get(driver.product);
+    let label = row.class.label().zip(product);
+    let labels = label.map(|(name, product)| (name.to_owned(), product.clone()));
+    of_vendor(&resource, &labels.into_iter().collect())
+}
+
+impl ClassRule {
+    /// The label of nodes that tells the class.
+    fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Is(_) => None,
+            Self::Nvidia(name) | Self::NvidiaInstance(name) | Self::Label(name, _) => Some(name),
         }
     }
 }
@@ -217,6 +308,7 @@ fn slug(vendor: &str, word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dra::DeviceId;
 
     #[track_caller]
     fn check(resource: &str, labels: &[(&str, &str)], class: &str, memory_gib: u64) {
@@ -240,6 +332,29 @@ mod tests {
         check("huawei.com/Ascend910B4", &[], "ascend-910b4", 0);
         let tpu = ("cloud.google.com/gke-tpu-accelerator", "tpu-v5p-slice");
         check("google.com/tpu", &[tpu], "tpu-v5p", 95);
+    }
+
+    #[test]
+    fn attributes_tell_the_class_of_a_device_that_is_claimed() {
+        let class = |driver: &str, attributes: &[(&str, &str)]| {
+            let text = |value: &str| Attribute::Text(value.to_owned());
+            let attributes = attributes.iter().map(|(name, of)| ((*name).to_owned(), text(of)));
+            let id =
+                DeviceId { driver: driver.into(), pool: "node".into(), device: "gpu-0".into() };
+            let capacity = [("memory".to_owned(), 40 << 30)].map(|(name, it)| (name, it * 1_000));
+            let row = DeviceRow { id, attributes: attributes.collect(), capacity: capacity.into() };
+            let known = DeviceTable::default().claimable(&row);
+            known.map(|known| format!("{} {}", known.class.id, known.memory.0 >> 30))
+        };
+        let product = ("productName", "NVIDIA A100-SXM4-40GB");
+        let nvidia = |more: &[(&str, &str)]| class("gpu.nvidia.com", &[&[product], more].concat());
+        assert_eq!(nvidia(&[("type", "gpu")]).as_deref(), Some("a100-sxm4-40 40"));
+        let instance = nvidia(&[("type", "mig"), ("profile", "1g.5gb")]);
+        assert_eq!(instance.as_deref(), Some("a100-sxm4-40-mig-1g.5gb 40"));
+        assert_eq!(nvidia(&[("type", "vfio")]), None);
+        let amd = class("gpu.amd.com", &[("productName", "AMD Instinct MI300X")]);
+        assert_eq!(amd.as_deref(), Some("mi300x 40"));
+        assert_eq!(class("nic.example.com", &[product]), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod beginnings;
+mod claims;
 mod clock;
 mod listing;
 mod requests;
@@ -25,6 +26,7 @@ use crate::channel::{Message, Sender, channel};
 use crate::cluster::Cluster;
 use crate::conditions::ForeignConditions;
 use crate::device_table::DeviceTable;
+use crate::dra::DraKind;
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
 use crate::jobs::{self, Jobs};
@@ -41,6 +43,7 @@ use crate::statuses::Statuses;
 use crate::watch;
 use crate::workload_kinds::WorkloadKind;
 use crate::writer::{Right, Wanted, Writer};
+use claims::Claims;
 use clock::Clock;
 use listing::Listing;
 use requests::{PodJob, Requests};
@@ -124,6 +127,7 @@ pub struct Kubernetes {
     node_list: Listing<Name>,
     requests: Requests,
     workloads: Workloads,
+    claims: Claims,
     adoption: Adoption,
     /// Plans that came before the leases of the state were taken up.
     postponed: Vec<Plan>,
@@ -236,7 +240,15 @@ impl Kubernetes {
         let client = cluster.connection().client.clone();
         cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
         let table = DeviceTable::new(resources);
+        let allocates = nodes == Nodes::Watched && scheduler.binding == Binding::Own;
+        let claims = Claims::new(table.clone(), allocates);
         let inventory = (nodes == Nodes::Watched).then(|| Inventory::new(table));
+        if allocates {
+            for kind in DraKind::ALL {
+                let (client, scheduler) = (client.clone(), scheduler.clone());
+                cluster.spawn(watch::dra(client, kind, scheduler, sender.clone()));
+            }
+        }
         if inventory.is_some() {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
             cluster.spawn(watch::priority_classes(client.clone(), sender.clone()));
@@ -259,6 +271,7 @@ impl Kubernetes {
                 scheduler.clone(),
                 sender.clone(),
                 says,
+                claims.book(),
             ),
             clock: Clock::start(begins_at, cluster.since_boot()),
             cluster,
@@ -283,6 +296,7 @@ impl Kubernetes {
             node_list: Listing::Never,
             requests: Requests::default(),
             workloads: Workloads::default(),
+            claims,
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
@@ -342,7 +356,9 @@ impl Kubernetes {
 
     /// It is known which nodes and pods there are.
     fn are_listed(&self) -> bool {
-        matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done))
+        let are_listed =
+            matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done));
+        are_listed && self.claims.are_listed()
     }
 
     /// The nodes on which something may start, and those that are named, with their devices.
@@ -366,7 +382,9 @@ impl Kubernetes {
 
     /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
     pub fn not_understood(&self) -> BTreeMap<String, usize> {
-        self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default()
+        let mut nodes = self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default();
+        nodes.append(&mut self.claims.dra().not_understood());
+        nodes
     }
 
     /// The way for facts that others find.
@@ -404,6 +422,7 @@ impl Kubernetes {
                     namespace: self.namespace_of(owner.as_ref()),
                     owner: owner.as_ref(),
                     topology: &Arc::clone(&self.topology),
+                    dra: self.claims.dra(),
                     generation,
                     epoch: self.leadership.epoch(),
                     lease: *lease,
@@ -437,13 +456,12 @@ impl Kubernetes {
         placement: &Placement,
     ) {
         let topology = Arc::clone(&self.topology);
-        match (named(job, object), requests::node_of(&topology, placement)) {
-            (Some(named), Some(_)) => self.start_workload(lease, named, (&topology, placement)),
-            (None, Some(node)) => {
+        match named(job, object) {
+            Some(named) => self.start_workload(lease, named, (&topology, placement)),
+            None => {
                 let of_pod = PodJob { job, pod: object.owner.clone() };
-                self.give_node(lease, of_pod, &node);
+                self.give_node(lease, of_pod, (&topology, placement));
             }
-            (_, None) => self.ready.push_back(requests::refused_without_node(lease)),
         }
     }
 
@@ -564,6 +582,7 @@ impl Kubernetes {
             Message::NodesEnd => self.nodes_listed(),
             Message::Node(row) => self.see_node(*row),
             Message::NodeGone(name) => self.see_node_gone(&name),
+            Message::Dra(news) => self.see_dra(news),
             Message::WorkloadsBegin(kind) => self.workloads_begin(kind),
             Message::WorkloadsEnd(kind) => self.workloads_listed(kind),
             Message::Workload(row) => self.see_workload(*row),
@@ -700,6 +719,7 @@ impl Kubernetes {
         let before = before.filter(|(row, whose)| takes(row, *whose)).map(|(row, _)| row);
         let after = Some(&row).filter(|row| takes(row, whose));
         self.count_others(before.as_ref(), after);
+        self.count_claims_of(&row);
     }
 
     fn count_others(&mut self, before: Option<&PodRow>, after: Option<&PodRow>) {
@@ -734,6 +754,7 @@ impl Kubernetes {
         if whose == Whose::Others && !row.phase.has_ended() {
             self.count_others(Some(&row), None);
         }
+        self.count_claims_of(&row);
         if let Some(rank) = self.own_rank(&row)
             && let Some(live) = self.leases.get_mut(&rank.lease)
         {

@@ -97,6 +97,9 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     ];
     objects.extend(fence(options, &labels));
     objects.extend(fence_suspension(options, &labels));
+    if options.binding == Binding::Own {
+        objects.extend(fence_claims(options, &labels));
+    }
     objects.extend(ranks::objects(options, &labels));
     objects.extend(handed_over::objects(options, &labels));
     objects.extend(flow_schemas(options, &labels));
@@ -107,9 +110,10 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects
 }
 
-/// What the server does, and nothing else: it reads nodes, how they are connected, pods and their
-/// logs, makes, binds, evicts and deletes pods and their services, suspends workloads of others,
-/// and tells jobs, quotas, waiting pods and whoever looks at them how they stand.
+/// What the server does, and nothing else: it reads nodes, their devices, how they are connected,
+/// pods and their logs, makes, binds, evicts and deletes pods and their services, makes and
+/// allocates claims on devices, suspends workloads of others, and tells jobs, quotas, waiting pods
+/// and whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
     if binding == Binding::KubeScheduler {
@@ -146,8 +150,25 @@ fn rules(binding: Binding) -> Vec<Value> {
         let (group, plural) = kind.rights();
         json!({ "apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"] })
     });
+    let of_claims = match binding {
+        Binding::Own => rules_of_claims(),
+        Binding::KubeScheduler => Vec::new(),
+    };
     let own = own.as_array().cloned().unwrap_or_default();
-    own.into_iter().chain(of_workloads).chain(of_network).collect()
+    own.into_iter().chain(of_claims).chain(of_workloads).chain(of_network).collect()
+}
+
+/// An allocation needs a right of its own (`resourceclaims/binding`) from Kubernetes 1.36 on.
+fn rules_of_claims() -> Vec<Value> {
+    let rule = |resources: &[&str], verbs: &[&str]| {
+        let groups = ["resource.k8s.io"];
+        json!({ "apiGroups": groups, "resources": resources, "verbs": verbs })
+    };
+    vec![
+        rule(&["resourceslices", "deviceclasses"], &["list", "watch"]),
+        rule(&["resourceclaims"], &["get", "list", "watch", "create", "patch"]),
+        rule(&["resourceclaims/status", "resourceclaims/binding"], &["patch"]),
+    ]
 }
 
 /// By group, the kinds of workloads of others that are suspended, and have to go on again.
@@ -242,6 +263,40 @@ fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
         ],
         "validations": [{
             "expression": format!("int({}.split('-')[0]) > {NEWEST}", write("object")),
+            "reason": "Forbidden",
+            "message": "another server leads since the one that made this",
+        }],
+    });
+    let lease = json!({
+        "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
+    });
+    admission(&metadata, policy, Some(lease))
+}
+
+/// The same of claims on devices, which it allocates. Whoever gives devices back is not meant.
+fn fence_claims(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let ManifestOptions { namespace, scheduler, .. } = options;
+    let metadata = json!({ "name": format!("{scheduler}.claims.{GROUP}"), "labels": labels });
+    let is_ours = format!(
+        "has(object.metadata.labels) && '{SCHEDULER_LABEL}' in object.metadata.labels && \
+         object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}' && \
+         has(object.metadata.annotations) && '{EPOCH}' in object.metadata.annotations"
+    );
+    let allocates = "has(object.status) && has(object.status.allocation) && \
+                     !(has(oldObject.status) && has(oldObject.status.allocation))";
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
+        "matchConstraints": { "resourceRules": [{
+            "apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"],
+            "resources": ["resourceclaims/status"],
+        }] },
+        "matchConditions": [
+            { "name": "by-a-leader", "expression": is_ours },
+            { "name": "allocates", "expression": allocates },
+        ],
+        "validations": [{
+            "expression": format!("int(object.metadata.annotations['{EPOCH}']) > {NEWEST}"),
             "reason": "Forbidden",
             "message": "another server leads since the one that made this",
         }],

@@ -86,9 +86,16 @@ pub(crate) struct PodSpec {
     affinity: Affinity,
     scheduling_gates: Vec<SchedulingGate>,
     scheduling_group: Option<IgnoredAny>,
-    resource_claims: Vec<IgnoredAny>,
+    resource_claims: Vec<PodClaimSpec>,
     topology_spread_constraints: Vec<SpreadConstraint>,
     volumes: Vec<PodVolume>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodClaimSpec {
+    name: String,
+    resource_claim_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -198,6 +205,7 @@ pub(crate) struct PodStatus {
     message: Option<String>,
     conditions: Vec<Condition>,
     container_statuses: Vec<ContainerStatus>,
+    resource_claim_statuses: Vec<PodClaimSpec>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -242,6 +250,8 @@ pub(crate) struct PodRow {
     pub rank: Option<RankLabels>,
     /// By resource, in thousandths.
     pub requests: BTreeMap<String, u64>,
+    /// Names of its claims on devices; `None` of one that its controller has still to make.
+    pub claims: Vec<Option<String>>,
     /// Why its containers do not begin, where that is more than that it takes a while.
     pub trouble: Option<String>,
     /// Of a pod of somebody else that asks this scheduler for a node.
@@ -319,6 +329,7 @@ impl PodRow {
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let requests = pod.spec.requests();
+        let claims = pod.spec.claims(pod.status.as_ref());
         let labels = metadata.labels.unwrap_or_default();
         let rank = names::rank_of(&labels, &scheduler.name);
         let is_deleting = metadata.deletion_timestamp.is_some();
@@ -356,6 +367,7 @@ impl PodRow {
             is_deleting,
             rank,
             requests,
+            claims,
             needs: needs.map(Arc::new),
             report: report.map(|text| text.as_str().into()),
             workload: workload.map(Arc::new),
@@ -401,6 +413,10 @@ impl PodTemplate {
 
     pub fn requests(&self) -> BTreeMap<String, u64> {
         self.spec.requests()
+    }
+
+    pub fn has_claims(&self) -> bool {
+        !self.spec.resource_claims.is_empty()
     }
 
     pub fn priority_class(&self) -> Option<String> {
@@ -507,11 +523,24 @@ impl PodSpec {
                 scheduler.binding == Binding::KubeScheduler && names_us,
                 "a `schedulerName` that nobody binds for: gates are for kube-scheduler's pods",
             ),
-            (!self.resource_claims.is_empty(), "resource claims"),
+            (
+                scheduler.binding == Binding::KubeScheduler && !self.resource_claims.is_empty(),
+                "resource claims, where kube-scheduler binds",
+            ),
+            (self.resource_claims.len() > 1, "several resource claims"),
             (self.scheduling_group.is_some(), "a group of pods (`schedulingGroup`)"),
             (self.volumes.iter().any(|it| it.ephemeral.is_some()), "a generic ephemeral volume"),
         ];
         rules.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))
+    }
+
+    fn claims(&self, status: Option<&PodStatus>) -> Vec<Option<String>> {
+        let made = |of: &PodClaimSpec| {
+            let mut statuses = status.into_iter().flat_map(|it| &it.resource_claim_statuses);
+            statuses.find(|it| it.name == of.name)?.resource_claim_name.clone()
+        };
+        let claims = self.resource_claims.iter();
+        claims.map(|of| of.resource_claim_name.clone().or_else(|| made(of))).collect()
     }
 
     /// What the kubelet keeps for the pod, by resource, in thousandths: what its containers request

@@ -10,6 +10,8 @@ use het_core::{
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
+use crate::device_table::dra_taints;
+use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, claimed};
 use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
 use crate::owners::JobOwner;
 use crate::resources::CPU;
@@ -20,6 +22,8 @@ const CONTAINER: &str = "stage";
 /// Volumes that every pod has: its own directory, and memory that its processes share.
 const WORK: &str = "work";
 const SHARED_MEMORY: &str = "shared-memory";
+/// What a pod calls its claim on devices, and the last word of that claim's name.
+const DEVICES: &str = "devices";
 /// A volume and a container that bring `het` to where a rank's program runs.
 const SUPERVISOR: &str = "het";
 const SUPERVISOR_DIR: &str = "/het";
@@ -32,6 +36,7 @@ pub(crate) struct Gang<'a> {
     /// What its objects go with.
     pub owner: Option<&'a JobOwner>,
     pub topology: &'a Topology,
+    pub dra: &'a Dra,
     pub generation: Generation,
     /// Of the leader.
     pub epoch: u64,
@@ -59,6 +64,89 @@ pub(crate) struct Pod {
     pub name: String,
     pub node: String,
     pub object: PodObject,
+    /// On devices, which are allocated before it gets its node.
+    pub claim: Option<Claim>,
+}
+
+/// A claim of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Claim {
+    pub name: String,
+    /// To be made first, where nobody else has; its owner is the pod.
+    pub object: Option<Value>,
+    pub requests: Vec<ClaimRequest>,
+    /// What drivers are told, as an allocation has it.
+    pub config: Vec<Value>,
+}
+
+/// What one of the requests of a claim gets.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClaimRequest {
+    /// As an allocation names it.
+    pub name: String,
+    pub place: Place,
+    pub count: u32,
+}
+
+impl Claim {
+    /// Of a pod of somebody else whose claim is to get such devices of a node; `None` where they do
+    /// not do for it.
+    pub fn of(
+        row: &ClaimRow,
+        ask: &ClaimAsk,
+        (dra, place, count): (&Dra, &Place, u32),
+    ) -> Option<Self> {
+        let option = dra.option_for(ask, (&place.node, place.resource.as_str(), count))?;
+        let full_name = |request: &str| match &option.name {
+            Some(name) => format!("{request}/{name}"),
+            None => request.to_owned(),
+        };
+        let requests: Vec<ClaimRequest> = match ask.requests.as_slice() {
+            // Of alternatives each says how many.
+            [(request, _)] => vec![(request, count)],
+            several => several.iter().map(|(request, count)| (request, *count)).collect(),
+        }
+        .into_iter()
+        .map(|(request, count)| ClaimRequest {
+            name: full_name(request),
+            place: place.clone(),
+            count,
+        })
+        .collect();
+        let of_class = dra.class(&option.class).map(|class| class.config.as_slice());
+        let is_named = |name: &Value| {
+            let is_it = |request: &ClaimRequest| {
+                let bare = request.name.split('/').next().unwrap_or_default();
+                *name == request.name || *name == bare
+            };
+            requests.iter().any(is_it)
+        };
+        let of_claim = row.config.iter().filter(|config| {
+            let named = config["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
+            named.is_empty() || named.iter().any(is_named)
+        });
+        let config = allocated_config(of_class.unwrap_or_default(), &requests);
+        let of_claim = of_claim.map(|config| from("FromClaim", config));
+        let config = config.into_iter().chain(of_claim).collect();
+        Some(Self { name: row.key.name.clone(), object: None, requests, config })
+    }
+}
+
+/// What a class says to drivers, as an allocation has it.
+fn allocated_config(class: &[Value], requests: &[ClaimRequest]) -> Vec<Value> {
+    let names: Vec<&str> = requests.iter().map(|request| request.name.as_str()).collect();
+    let of_class = class.iter().map(|config| {
+        let mut config = from("FromClass", config);
+        config["requests"] = json!(names);
+        config
+    });
+    of_class.collect()
+}
+
+fn from(source: &str, config: &Value) -> Value {
+    let mut config = config.clone();
+    config["source"] = json!(source);
+    config
 }
 
 /// Where the object of a pod comes from.
@@ -105,7 +193,8 @@ impl Gang<'_> {
             ));
         }
         let ranks = 0..self.world();
-        let pods = ranks.map(|rank| self.pod(rank, &container.image)).collect();
+        let pods = ranks.map(|rank| self.pod(rank, &container.image));
+        let pods = pods.collect::<Result<_, _>>()?;
         let service = (self.world() > 1).then(|| self.service());
         Ok(Objects { service, pods })
     }
@@ -141,9 +230,10 @@ impl Gang<'_> {
         self.owner.map(JobOwner::reference).into_iter().collect()
     }
 
-    fn pod(&self, rank: u32, image: &str) -> Pod {
+    fn pod(&self, rank: u32, image: &str) -> Result<Pod, String> {
         let names = self.names();
         let name = names.pod_name(rank);
+        let claim = self.claim(rank)?;
         let resources = self.resources(rank);
         let is_supervised = self.supervisor.is_some();
         let mut spec = json!({
@@ -179,6 +269,10 @@ impl Gang<'_> {
             Binding::Own => spec["schedulerName"] = json!(&*self.scheduler.name),
             Binding::KubeScheduler => spec["affinity"] = on_node(&node),
         }
+        if let Some(claim) = &claim {
+            spec["resourceClaims"] = json!([{ "name": DEVICES, "resourceClaimName": claim.name }]);
+            spec["containers"][0]["resources"]["claims"] = json!([{ "name": DEVICES }]);
+        }
         if self.world() > 1 {
             spec["hostname"] = json!(name);
             spec["subdomain"] = json!(names.gang_name());
@@ -189,20 +283,70 @@ impl Gang<'_> {
         });
         let object =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-        Pod { name, node, object: PodObject::New(object) }
+        Ok(Pod { name, node, object: PodObject::New(object), claim })
+    }
+
+    /// The claim on what a rank was given of devices that are not requested.
+    ///
+    /// # Errors
+    /// When no class is for them: one sentence for people.
+    fn claim(&self, rank: u32) -> Result<Option<Claim>, String> {
+        let placed = &self.placement.ranks[rank as usize];
+        let node = &self.topology.node(placed.node).name;
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for Grant { device, share } in &placed.grants {
+            let resource = resource_of(self.topology.device(*device));
+            if claimed(resource).is_some() {
+                *counts.entry(resource).or_default() += share.whole_units();
+            }
+        }
+        if counts.is_empty() {
+            return Ok(None);
+        }
+        let (mut asked, mut requests, mut config) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (resource, count)) in counts.into_iter().enumerate() {
+            let class = self.dra.class_for(node, resource).ok_or_else(|| {
+                format!("no DeviceClass is for the devices `{resource}` of node `{node}`")
+            })?;
+            let name = format!("{DEVICES}-{at}");
+            let exactly = json!({
+                "deviceClassName": class, "allocationMode": "ExactCount", "count": count,
+            });
+            asked.push(json!({ "name": name, "exactly": exactly }));
+            let place = Place { node: node.clone(), resource: resource.into() };
+            let request = ClaimRequest { name, place, count };
+            let of_class = self.dra.class(class).map(|class| class.config.as_slice());
+            config.extend(allocated_config(
+                of_class.unwrap_or_default(),
+                std::slice::from_ref(&request),
+            ));
+            requests.push(request);
+        }
+        let names = self.names();
+        let name = format!("{}-{DEVICES}", names.pod_name(rank));
+        let object = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": { "name": name, "labels": names.rank_labels(rank) },
+            "spec": { "devices": { "requests": asked } },
+        });
+        Ok(Some(Claim { name, object: Some(object), requests, config }))
     }
 
     /// Nodes keep others away from their devices by a taint that is named after the resource. Who
     /// wants none of them may stand beside those who do, which kube-scheduler does not know.
     fn tolerations(&self, rank: u32, resources: &Map<String, Value>) -> Vec<Value> {
         let mut keys: BTreeSet<&str> = resources.keys().map(String::as_str).collect();
+        let grants = self.placement.ranks[rank as usize].grants.iter();
+        let granted = grants.map(|grant| resource_of(self.topology.device(grant.device)));
+        let drivers = granted.filter_map(|resource| Some(claimed(resource)?.0));
+        let of_drivers: BTreeSet<&str> = drivers.flat_map(dra_taints).collect();
         if self.scheduler.binding == Binding::KubeScheduler {
             let node = self.placement.ranks[rank as usize].node;
             let of_node = self.topology.devices.iter().filter(|device| device.node == node);
             keys.extend(of_node.map(resource_of));
         }
         let devices = keys.into_iter().filter(|name| name.contains('/'));
-        devices.map(|name| json!({ "key": name, "operator": "Exists" })).collect()
+        devices.chain(of_drivers).map(|name| json!({ "key": name, "operator": "Exists" })).collect()
     }
 
     fn claims(&self) -> &[Volume] {
@@ -256,7 +400,9 @@ impl Gang<'_> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for Grant { device, share } in rank.grants.iter().chain(&rank.companions) {
             let resource = resource_of(self.topology.device(*device));
-            *counts.entry(resource).or_default() += share.whole_units();
+            if claimed(resource).is_none() {
+                *counts.entry(resource).or_default() += share.whole_units();
+            }
         }
         let mut resources: Map<String, Value> = counts
             .iter()

@@ -12,6 +12,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::channel::{Message, Sender};
+use crate::dra::{
+    self, ClaimObject, ClaimRow, ClassObject, ClassRow, DraKind, DraNews, SliceObject, SliceRow,
+};
 use crate::names::{ObjectKey, Scheduler};
 use crate::network::{NetworkKind, NetworkObjects};
 use crate::objects::{self, NodeObject, NodeRow, PodObject, PodRow};
@@ -100,6 +103,63 @@ pub(crate) async fn workloads(
         };
         if let Some(message) = message {
             sender.send(message).await;
+        }
+    }
+}
+
+/// All objects of a kind of dynamic resource allocation, as [`pods`]; none where the API server
+/// does not know it, or the account may not list them.
+pub(crate) async fn dra(client: Client, kind: DraKind, scheduler: Scheduler, sender: Sender) {
+    match kind {
+        DraKind::Slices => {
+            let api: Api<SliceObject> = Api::all_with(client, &dra::slices());
+            let row = |slice| SliceRow::of(slice).map(DraNews::Slice);
+            follow_dra(api, (kind, sender), row, |gone| DraNews::SliceGone(gone.name.into())).await;
+        }
+        DraKind::Classes => {
+            let api: Api<ClassObject> = Api::all_with(client, &dra::classes());
+            let row = |class: ClassObject| {
+                let name = class.metadata.name.clone()?;
+                Some(DraNews::Class(name, ClassRow::of(class)))
+            };
+            follow_dra(api, (kind, sender), row, |gone| DraNews::ClassGone(gone.name)).await;
+        }
+        DraKind::Claims => {
+            let api: Api<ClaimObject> = Api::all_with(client, &dra::claims());
+            let row = |claim| ClaimRow::of(claim, &scheduler.name).map(DraNews::Claim);
+            follow_dra(api, (kind, sender), row, DraNews::ClaimGone).await;
+        }
+    }
+}
+
+async fn follow_dra<K>(
+    api: Api<K>,
+    (kind, sender): (DraKind, Sender),
+    row: impl Fn(K) -> Option<DraNews>,
+    gone: impl Fn(ObjectKey) -> DraNews,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let news = match event {
+            Ok(Event::Init) => Some(DraNews::Begin(kind)),
+            Ok(Event::InitDone) => Some(DraNews::End(kind)),
+            Ok(Event::Apply(object) | Event::InitApply(object)) => row(object),
+            Ok(Event::Delete(object)) => Some(gone(ObjectKey {
+                namespace: object.namespace().unwrap_or_default(),
+                name: object.name_any(),
+            })),
+            Err(error) if matches!(code_of(&error), FORBIDDEN | NOT_FOUND) => {
+                sender.send(Message::Dra(DraNews::Begin(kind))).await;
+                Some(DraNews::End(kind))
+            }
+            // The stream begins anew by itself.
+            Err(_) => None,
+        };
+        if let Some(news) = news {
+            sender.send(Message::Dra(news)).await;
         }
     }
 }

@@ -194,6 +194,10 @@ fn gang(
             "a workload whose pods ask for different devices or nodes".to_owned(),
         ),
         (
+            sets.iter().any(|set| set.template.has_claims()),
+            "resource claims of the pods of a workload".to_owned(),
+        ),
+        (
             spec["enableInTreeAutoscaling"] == true,
             "a Ray cluster that scales itself (`enableInTreeAutoscaling`)".to_owned(),
         ),

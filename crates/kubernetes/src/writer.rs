@@ -1,6 +1,7 @@
 //! What is written to the API server. Each write may be made twice and is made once: names are
 //! fixed, and what is already there is looked at.
 
+mod claims;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
 use crate::conditions::ForeignConditions;
+use crate::dra::DeviceBook;
 use crate::leader::Leadership;
 use crate::names::{self, Binding, HOSTNAME, ObjectKey, Scheduler};
 use crate::objects::{self, PodObject, PodRow};
@@ -53,6 +55,7 @@ pub(crate) struct Writer {
     leadership: Leadership,
     statuses: Statuses,
     conditions: ForeignConditions,
+    book: DeviceBook,
     requests: Arc<Semaphore>,
 }
 
@@ -117,9 +120,10 @@ impl Writer {
         scheduler: Scheduler,
         sender: Sender,
         (leadership, statuses, conditions): (Leadership, Statuses, ForeignConditions),
+        book: DeviceBook,
     ) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Self { client, scheduler, sender, leadership, statuses, conditions, requests }
+        Self { client, scheduler, sender, leadership, statuses, conditions, book, requests }
     }
 
     fn pods(&self, namespace: &str) -> Api<PodObject> {
@@ -137,6 +141,9 @@ impl Writer {
         if refused.is_ok() {
             self.tell_others(&namespace, &objects);
         }
+        if refused.is_err() {
+            self.give_back(&namespace, &objects).await;
+        }
         let refused = match refused {
             Ok(()) | Err(Refusal::Stopped) => None,
             Err(Refusal::For(reason)) => Some(reason),
@@ -144,6 +151,17 @@ impl Writer {
         let uid_of = |pod: &Pod| made.get(&pod.name).map(|made| made.uid.clone());
         let made = objects.pods.iter().map(uid_of).collect();
         self.sender.send(Message::Begun { lease, made, refused }).await;
+    }
+
+    /// Gives back what was allocated for pods of others, which wait on. Of pods that go somebody
+    /// else does.
+    async fn give_back(&self, namespace: &str, objects: &Objects) {
+        for pod in objects.pods.iter().filter(|pod| pod.claim.is_some()) {
+            if let pods::PodObject::Of { uid, .. } = &pod.object {
+                let made = Made { uid: uid.clone(), node: None };
+                self.deallocate(namespace, (pod, &made)).await;
+            }
+        }
     }
 
     /// Tells pods of others that they have their nodes.
@@ -199,10 +217,24 @@ impl Writer {
             return Err(why);
         }
         let made = &*made;
+        // A gang that does not get all of its devices gets no node.
+        let allocations = (0..pods.len()).map(|at| async move {
+            self.allocate(namespace, (&pods[at], &made[&pods[at].name]), wanted).await
+        });
+        self.each(allocations).await?;
         let binds = (0..pods.len()).map(|at| async move {
             self.give_node(namespace, &pods[at], &made[&pods[at].name], wanted).await
         });
-        let mut results = stream::iter(binds).buffer_unordered(GANG_REQUESTS_MAX);
+        self.each(binds).await
+    }
+
+    /// # Errors
+    /// The first of any.
+    async fn each(
+        &self,
+        acts: impl Iterator<Item = impl Future<Output = Result<(), Refusal>>>,
+    ) -> Result<(), Refusal> {
+        let mut results = stream::iter(acts).buffer_unordered(GANG_REQUESTS_MAX);
         while let Some(result) = results.next().await {
             result?;
         }

@@ -2,6 +2,7 @@
 //! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
 
 mod chart;
+mod claims;
 mod gates;
 mod handed_over;
 mod pods;

@@ -12,10 +12,11 @@ use crate::objects::{PodPhase, PodRow};
 use crate::pods;
 
 impl Kubernetes {
-    /// Takes up the leases of the state to adopt, once it is known which pods there are.
+    /// Takes up the leases of the state to adopt, once it is known which pods and claims there are.
     pub(super) fn take_up(&mut self) {
         let is_awaited = matches!(self.adoption, Adoption::Awaited(_));
-        if !is_awaited || !matches!(self.pod_list, Listing::Done) {
+        let are_listed = matches!(self.pod_list, Listing::Done) && self.claims.are_listed();
+        if !is_awaited || !are_listed {
             return;
         }
         let Adoption::Awaited(state) = std::mem::replace(&mut self.adoption, Adoption::Done) else {
@@ -82,6 +83,7 @@ impl Kubernetes {
             scheduler: &self.scheduler,
             namespace: &namespace,
             owner: owner.as_ref(),
+            dra: self.claims.dra(),
             topology: state.topology(),
             generation: state.generation(),
             epoch: self.leadership.epoch(),

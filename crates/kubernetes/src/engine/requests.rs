@@ -140,7 +140,15 @@ impl Kubernetes {
             return;
         }
         let Some(needs) = &row.needs else { return requests.over(&row.uid) };
-        let devices = requests.offers.devices(inventory, needs, &row.requests);
+        let claimed = self.claims.ask_of(row);
+        let devices = match claimed {
+            None => requests.offers.devices(inventory, needs, &row.requests),
+            Some(Err(why)) => Err(why),
+            Some(Ok(ask)) => {
+                let known = (inventory, self.claims.dra());
+                requests.offers.claimed(known, (needs, ask), &row.requests)
+            }
+        };
         requests.asks(Request {
             of: foreign_of_pod(row),
             profile: needs.profile.clone(),
@@ -153,7 +161,15 @@ impl Kubernetes {
     }
 
     /// Gives a pod the node of a lease.
-    pub(super) fn give_node(&mut self, lease: LeaseId, of_pod: PodJob, node: &Name) {
+    pub(super) fn give_node(
+        &mut self,
+        lease: LeaseId,
+        of_pod: PodJob,
+        (topology, placement): (&Topology, &Placement),
+    ) {
+        let Some(node) = &node_of(topology, placement) else {
+            return self.ready.push_back(refused_without_node(lease));
+        };
         let PodJob { pod, .. } = of_pod.clone();
         let key = pod.key();
         // Another job of the same pod has a lease: this one is of nobody.
@@ -180,6 +196,8 @@ impl Kubernetes {
             (_, _, false) => Some(format!("node `{node}` has no label `{HOSTNAME}`")),
             _ => None,
         };
+        let claim = self.claims.given(row, topology, placement);
+        let reason = reason.or(claim.as_ref().err().cloned());
         if let Some(reason) = reason {
             return self
                 .ready
@@ -196,6 +214,7 @@ impl Kubernetes {
                 uid: pod.uid.clone(),
                 hostname: hostname.unwrap_or_default(),
             },
+            claim: claim.unwrap_or_default(),
         };
         self.leases.insert(lease, live);
         self.requests.leases.insert(pod.uid, lease);
@@ -215,7 +234,9 @@ impl Kubernetes {
         let row = row.filter(|row| row.uid == pod.uid);
         // One that is to end gets no node any more.
         let is_begun = |row: &PodRow| row.node.as_ref() == Some(&node) || lease.phase.is_stopping();
-        let Some(row) = row.filter(is_begun) else { return self.give_node(id, of_pod, &node) };
+        let Some(row) = row.filter(is_begun) else {
+            return self.give_node(id, of_pod, (state.topology(), &lease.placement));
+        };
         let mut live = Live {
             gang: Gang::adopted(1, lease.phase),
             of_pod: Some(of_pod),

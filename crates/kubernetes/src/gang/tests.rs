@@ -14,6 +14,7 @@ fn pod(phase: PodPhase) -> PodRow {
         is_deleting: false,
         rank: None,
         requests,
+        claims: Vec::new(),
         trouble: None,
         needs: None,
         report: None,

@@ -32,6 +32,7 @@ fn pod(uid: &str) -> PodRow {
         is_deleting: false,
         rank: None,
         requests: requests(),
+        claims: Vec::new(),
         trouble: None,
         needs: Some(Arc::new(needs)),
         report: None,

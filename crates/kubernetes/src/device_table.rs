@@ -8,8 +8,6 @@ use het_devices::nvidia_class;
 use het_wire::catalogue;
 use het_wire::device_table::{ClassOf, ResourceRow};
 
-use crate::dra::{Attribute, DeviceRow};
-
 /// What the devices of a resource are.
 #[derive(Debug, Clone, Copy)]
 struct Resource {
@@ -176,21 +174,14 @@ impl DeviceTable {
 }
 
 impl DeviceTable {
-    /// What a device is that a driver of dynamic resource allocation offers; `None` where nobody
-    /// knows. A row of the cluster's own is named after the driver, and its label is an attribute.
-    pub fn claimable(&self, device: &DeviceRow) -> Option<Known> {
-        let attributes = device.attributes.iter().filter_map(|(name, value)| match value {
-            Attribute::Text(text) => Some((name.clone(), text.clone())),
-            Attribute::Number(_) | Attribute::Flag(_) => None,
-        });
-        let attributes: BTreeMap<String, String> = attributes.collect();
-        let driver = device.id.driver.as_str();
-        let known = match self.0.iter().find(|row| is_named(driver, &row.resource)) {
-            Some(row) => of_own(row, &attributes),
-            None => of_dra_driver(driver, &attributes)?,
-        };
-        let stated = device.capacity.get("memory").map(|amount| Bytes(amount / 1_000));
-        Some(Known { memory: stated.unwrap_or(known.memory), ..known })
+    /// What a device with these attributes is that a driver of dynamic resource allocation offers;
+    /// `None` where nobody knows. A row of the cluster's own is named after the driver, and its
+    /// label is an attribute.
+    pub fn claimable(&self, driver: &str, attributes: &BTreeMap<String, String>) -> Option<Known> {
+        match self.0.iter().find(|row| is_named(driver, &row.resource)) {
+            Some(row) => Some(of_own(row, attributes)),
+            None => of_dra_driver(driver, attributes),
+        }
     }
 }
 
@@ -308,7 +299,6 @@ fn slug(vendor: &str, word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dra::DeviceId;
 
     #[track_caller]
     fn check(resource: &str, labels: &[(&str, &str)], class: &str, memory_gib: u64) {
@@ -337,23 +327,18 @@ mod tests {
     #[test]
     fn attributes_tell_the_class_of_a_device_that_is_claimed() {
         let class = |driver: &str, attributes: &[(&str, &str)]| {
-            let text = |value: &str| Attribute::Text(value.to_owned());
-            let attributes = attributes.iter().map(|(name, of)| ((*name).to_owned(), text(of)));
-            let id =
-                DeviceId { driver: driver.into(), pool: "node".into(), device: "gpu-0".into() };
-            let capacity = [("memory".to_owned(), 40 << 30)].map(|(name, it)| (name, it * 1_000));
-            let row = DeviceRow { id, attributes: attributes.collect(), capacity: capacity.into() };
-            let known = DeviceTable::default().claimable(&row);
-            known.map(|known| format!("{} {}", known.class.id, known.memory.0 >> 30))
+            let pairs = attributes.iter().map(|(name, of)| ((*name).to_owned(), (*of).to_owned()));
+            let known = DeviceTable::default().claimable(driver, &pairs.collect());
+            known.map(|known| known.class.id.to_string())
         };
         let product = ("productName", "NVIDIA A100-SXM4-40GB");
         let nvidia = |more: &[(&str, &str)]| class("gpu.nvidia.com", &[&[product], more].concat());
-        assert_eq!(nvidia(&[("type", "gpu")]).as_deref(), Some("a100-sxm4-40 40"));
+        assert_eq!(nvidia(&[("type", "gpu")]).as_deref(), Some("a100-sxm4-40"));
         let instance = nvidia(&[("type", "mig"), ("profile", "1g.5gb")]);
-        assert_eq!(instance.as_deref(), Some("a100-sxm4-40-mig-1g.5gb 40"));
+        assert_eq!(instance.as_deref(), Some("a100-sxm4-40-mig-1g.5gb"));
         assert_eq!(nvidia(&[("type", "vfio")]), None);
         let amd = class("gpu.amd.com", &[("productName", "AMD Instinct MI300X")]);
-        assert_eq!(amd.as_deref(), Some("mi300x 40"));
+        assert_eq!(amd.as_deref(), Some("mi300x"));
         assert_eq!(class("nic.example.com", &[product]), None);
     }
 

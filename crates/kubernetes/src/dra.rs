@@ -12,7 +12,7 @@ mod selector;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::Name;
+use het_core::{Bytes, Name};
 
 use crate::device_table::{DeviceTable, Known};
 use crate::names::ObjectKey;
@@ -210,7 +210,7 @@ impl Dra {
         for row in rows {
             let Some(node) = &row.node else { continue };
             for device in &row.devices {
-                let Some(known) = self.table.claimable(device) else {
+                let Some(known) = known(&self.table, device) else {
                     unknown += 1;
                     continue;
                 };
@@ -276,6 +276,17 @@ impl Dra {
         let selects = self.classes.iter().filter(|(_, class)| !class.selectors.is_empty());
         selects.map(|(name, _)| name).find(accepts).map(String::as_str)
     }
+}
+
+/// What a device is, by what its driver says of it.
+fn known(table: &DeviceTable, device: &DeviceRow) -> Option<Known> {
+    let attributes = device.attributes.iter().filter_map(|(name, value)| match value {
+        Attribute::Text(text) => Some((name.clone(), text.clone())),
+        Attribute::Number(_) | Attribute::Flag(_) => None,
+    });
+    let known = table.claimable(device.id.driver.as_str(), &attributes.collect())?;
+    let stated = device.capacity.get("memory").map(|amount| Bytes(amount / 1_000));
+    Some(Known { memory: stated.unwrap_or(known.memory), ..known })
 }
 
 /// Why nobody knows which devices would do.

@@ -1,9 +1,9 @@
 //! Expressions that say which devices will do.
 //!
 //! Source of what they know: Kubernetes API reference, `CELDeviceSelector`: a variable `device`
-//! with `driver`, `attributes` and `capacity` by domain, `quantity()` and `semver()` with `compareTo`,
-//! `isGreaterThan` and `isLessThan`. As in the language itself, what a part that does not matter
-//! would say does not matter: `false && x` is false whatever `x` is.
+//! with `driver`, `attributes` and `capacity` by domain, `quantity()` and `semver()` with
+//! `compareTo`, `isGreaterThan` and `isLessThan`. As in the language itself, a part that does not
+//! matter need not have a value: `false && x` is false whatever `x` is.
 
 use std::cmp::Ordering;
 

@@ -21,7 +21,8 @@ pub(super) fn gpu(name: &str) -> DeviceRow {
 }
 
 pub(super) fn claimable(row: DeviceRow, resource: &str) -> Claimable {
-    let known = DeviceTable::default().claimable(&row).expect("it is of a driver that is known");
+    let known =
+        super::known(&DeviceTable::default(), &row).expect("it is of a driver that is known");
     Claimable { row, resource: resource.into(), known }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_definition};
 use serde_json::{Value, json};
 
-use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL, WRITE};
+use crate::names::{Binding, EPOCH, NODE, SCHEDULER, SCHEDULER_LABEL, WRITE};
 use crate::network::NetworkKind;
 use crate::workload_kinds::WorkloadKind;
 
@@ -325,8 +325,9 @@ fn admission(metadata: &Value, policy: Value, parameter: Option<Value>) -> Vec<V
     ]
 }
 
-/// Statuses are what the next leader goes by: nobody but the server writes them. A server outside
-/// the cluster has another account, so this comes with the server.
+/// Statuses, and what says that a leader made or placed a pod, are what the next leader goes by:
+/// nobody but the server writes them. A server outside the cluster has another account, so this
+/// comes with the server.
 fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     let ManifestOptions { namespace, scheduler, .. } = options;
     let metadata = json!({ "name": format!("{scheduler}.status.{GROUP}"), "labels": labels });
@@ -336,19 +337,48 @@ fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     );
     let is_server =
         format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{NAME}'");
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "matchConstraints": { "resourceRules": [{
+    let policy = |rule: Value, condition: Value, message: &str| {
+        json!({
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [rule] },
+            "matchConditions": [condition],
+            "validations": [{ "expression": is_server, "reason": "Forbidden", "message": message }],
+        })
+    };
+    let of_status = policy(
+        json!({
             "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["UPDATE"],
             "resources": [format!("{PLURAL}/status")],
-        }] },
-        "matchConditions": [{ "name": "of-this-scheduler", "expression": is_ours }],
-        "validations": [{
-            "expression": is_server, "reason": "Forbidden",
-            "message": "the scheduler alone says how its jobs stand",
-        }],
-    });
-    admission(&metadata, policy, None)
+        }),
+        json!({ "name": "of-this-scheduler", "expression": is_ours }),
+        "the scheduler alone says how its jobs stand",
+    );
+    let word = |object: &str, name: &str| {
+        format!(
+            "({object} != null && has({object}.metadata.annotations) && '{name}' in \
+             {object}.metadata.annotations ? {object}.metadata.annotations['{name}'] : '')"
+        )
+    };
+    let says_otherwise =
+        |name: &str| format!("{} != {}", word("object", name), word("oldObject", name));
+    let of_pods = policy(
+        json!({
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["pods"],
+        }),
+        json!({
+            "name": "says-who-placed-it",
+            "expression": format!(
+                "(has(object.metadata.labels) && '{SCHEDULER_LABEL}' in object.metadata.labels && \
+                 object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}') && ({} || {})",
+                says_otherwise(EPOCH),
+                says_otherwise(NODE)
+            ),
+        }),
+        "the scheduler alone says where it placed a pod",
+    );
+    let pods = json!({ "name": format!("{scheduler}.placement.{GROUP}"), "labels": labels });
+    [admission(&metadata, of_status, None), admission(&pods, of_pods, None)].concat()
 }
 
 /// The server's requests wait behind nobody's but their own.

@@ -385,6 +385,8 @@ pub(crate) struct PodTemplate {
     #[serde(default)]
     metadata: TemplateMetadata,
     spec: PodSpec,
+    #[serde(skip)]
+    is_bad: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -394,11 +396,25 @@ struct TemplateMetadata {
 }
 
 impl PodTemplate {
-    /// `None` of what the API server would not take for one.
-    pub fn of(value: &Value) -> Option<Self> {
-        let template = Self::deserialize(value).ok()?;
-        let is_readable = template.spec.is_readable();
-        is_readable.then_some(template)
+    /// Of what the API server would not take for one it is known whose pods they would be, as far
+    /// as it says so, and nothing else.
+    pub fn of(value: &Value) -> Self {
+        match Self::deserialize(value) {
+            Ok(template) if template.spec.is_readable() => template,
+            _ => Self {
+                metadata: TemplateMetadata::default(),
+                spec: PodSpec {
+                    scheduler_name: value["spec"]["schedulerName"].as_str().map(str::to_owned),
+                    ..PodSpec::default()
+                },
+                is_bad: true,
+            },
+        }
+    }
+
+    /// It cannot be read.
+    pub fn is_bad(&self) -> bool {
+        self.is_bad
     }
 
     /// Whether its pods will wait for this scheduler to choose a node.

@@ -5,6 +5,7 @@ mod beginnings;
 mod claims;
 mod clock;
 mod listing;
+mod nodes;
 mod requests;
 mod workloads;
 
@@ -33,7 +34,7 @@ use crate::jobs::{self, Jobs};
 use crate::leader::Leadership;
 use crate::names::{Binding, ObjectKey, RankLabels, Scheduler};
 use crate::network::NetworkKind;
-use crate::objects::{NodeRow, PodRow};
+use crate::objects::PodRow;
 use crate::owners::{Foreign, JobOwner, JobOwners};
 use crate::pods;
 use crate::quotas::QuotasApi;
@@ -361,11 +362,6 @@ impl Kubernetes {
         are_listed && self.claims.are_listed()
     }
 
-    /// The nodes on which something may start, and those that are named, with their devices.
-    pub fn known_nodes(&self, named: &BTreeSet<Name>) -> Topology {
-        self.inventory.as_ref().map(|inventory| inventory.known(named)).unwrap_or_default()
-    }
-
     /// The number after the highest that labels of its pods name, live or not.
     pub fn next_lease(&self) -> LeaseId {
         let leases = self.pods.values().filter_map(|(row, _)| row.lease());
@@ -378,13 +374,6 @@ impl Kubernetes {
         while let Some(message) = self.hear(Some(until)) {
             self.take(message);
         }
-    }
-
-    /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
-    pub fn not_understood(&self) -> BTreeMap<String, usize> {
-        let mut nodes = self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default();
-        nodes.append(&mut self.claims.dra().not_understood());
-        nodes
     }
 
     /// The way for facts that others find.
@@ -564,6 +553,10 @@ impl Kubernetes {
         if let Some(of_pod) = live.as_ref().and_then(|live| live.of_pod.as_ref()) {
             return self.end_pod(lease, of_pod, outcome);
         }
+        let pods = live.iter().flat_map(|live| &live.pods);
+        let rows: Vec<PodRow> =
+            pods.filter_map(|(key, _)| self.pods.get(key)).map(|(row, _)| row.clone()).collect();
+        rows.iter().for_each(|row| self.count_claims_of(row));
         if let Some(service) = live.and_then(|live| live.service) {
             self.cluster.spawn(self.writer.clone().delete_service(service));
         }
@@ -602,34 +595,6 @@ impl Kubernetes {
         self.tell_nodes();
         self.tell_requests();
         self.tell_absent_workloads();
-    }
-
-    /// Reports what changed about nodes, once it is known which there are and what others take.
-    fn tell_nodes(&mut self) {
-        let is_known = self.are_listed();
-        if let Some(inventory) = self.inventory.as_mut().filter(|_| is_known) {
-            self.ready.extend(inventory.news(&self.topology));
-        }
-    }
-
-    fn see_node(&mut self, row: NodeRow) {
-        self.removed.remove(&row.name);
-        self.node_list.name(row.name.clone());
-        self.inventory.iter_mut().for_each(|inventory| inventory.see(row.clone()));
-    }
-
-    fn see_node_gone(&mut self, name: &Name) {
-        self.removed.insert(name.clone());
-        self.inventory.iter_mut().for_each(|inventory| inventory.see_gone(name));
-    }
-
-    fn nodes_listed(&mut self) {
-        let (Some(named), Some(inventory)) = (self.node_list.end(), &self.inventory) else {
-            return;
-        };
-        let absent: Vec<Name> =
-            inventory.names().filter(|it| !named.contains(*it)).cloned().collect();
-        absent.iter().for_each(|name| self.see_node_gone(name));
     }
 
     /// A fact that somebody else found.

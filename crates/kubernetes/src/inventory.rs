@@ -27,7 +27,7 @@ pub(crate) struct Inventory {
     network: Network,
     nodes: BTreeMap<Name, NodeRow>,
     /// By node and resource: devices that are claimed and not requested.
-    claimable: BTreeMap<Name, BTreeMap<Name, (Known, u32)>>,
+    claimable: BTreeMap<Name, BTreeMap<Name, Slots>>,
     /// By node and resource: what others' pods request and others' claims have, in thousandths.
     others: BTreeMap<Name, BTreeMap<String, u64>>,
     told: BTreeMap<Name, Told>,
@@ -105,16 +105,29 @@ impl Inventory {
 
     /// Takes over the devices of a node that are claimed and not requested.
     pub fn see_claimable<'a>(&mut self, node: &Name, devices: impl Iterator<Item = &'a Claimable>) {
-        let mut counts: BTreeMap<Name, (Known, u32)> = BTreeMap::new();
-        for Claimable { resource, known, .. } in devices {
-            counts.entry(resource.clone()).or_insert_with(|| (known.clone(), 0)).1 += 1;
+        let mut slots: BTreeMap<Name, Slots> = BTreeMap::new();
+        for Claimable { resource, slot, known, .. } in devices {
+            let first = || Slots { known: known.clone(), names: BTreeSet::new() };
+            let of_resource = slots.entry(resource.clone()).or_insert_with(first);
+            of_resource.names.insert(slot.clone());
         }
-        match counts.is_empty() {
+        match slots.is_empty() {
             true => drop(self.claimable.remove(node)),
-            false => drop(self.claimable.insert(node.clone(), counts)),
+            false => drop(self.claimable.insert(node.clone(), slots)),
         }
         self.changed.insert(node.clone());
         self.revise();
+    }
+
+    /// The devices of a node that are claimed. Where a plug-in offers the same ones, these are
+    /// requested.
+    fn claimable_of(&self, row: &NodeRow) -> impl Iterator<Item = (&Name, &Slots)> {
+        let of_node = self.claimable.get(&row.name).into_iter().flatten();
+        let is_requested = |resource: &Name| {
+            let driver = claimed(resource.as_str()).map_or("", |(driver, _)| driver);
+            dra_taints(driver).any(|name| row.allocatable.get(name).is_some_and(|it| *it > 0))
+        };
+        of_node.filter(move |(resource, _)| !is_requested(resource))
     }
 
     /// What was found out of its nodes may be otherwise by now.
@@ -160,8 +173,8 @@ impl Inventory {
                 }
             }
         }
-        for (resource, (known, _)) in self.claimable.values().flatten() {
-            add(&known.class.id, resource.as_str());
+        for (resource, slots) in self.claimable.values().flatten() {
+            add(&slots.known.class.id, resource.as_str());
         }
         resources
     }
@@ -236,7 +249,8 @@ impl Inventory {
 
     /// A node with its devices.
     fn described(&self, row: &NodeRow) -> Topology {
-        described(row, self.claimable.get(&row.name), &self.table, &self.network)
+        let claimable: Vec<_> = self.claimable_of(row).collect();
+        described(row, &claimable, &self.table, &self.network)
     }
 
     /// What the loop is to be told. Facts about a node that joins follow once it has a row.
@@ -291,6 +305,13 @@ impl Inventory {
     }
 }
 
+/// Devices of a node that are claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Slots {
+    known: Known,
+    names: BTreeSet<Name>,
+}
+
 /// By resource, in thousandths.
 pub(crate) type Requests = BTreeMap<String, u64>;
 
@@ -335,6 +356,8 @@ fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTree
             CPU => Some(processor(row).id),
             resource => match claimed(resource) {
                 Some((_, class)) => Some(class.into()),
+                // What a node does not offer is allocated by a claim, which is counted itself.
+                None if !row.allocatable.contains_key(resource) => None,
                 None => table.known(resource, &row.labels).map(|known| known.class.id),
             },
         };
@@ -349,7 +372,7 @@ fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTree
 
 fn described(
     row: &NodeRow,
-    claimable: Option<&BTreeMap<Name, (Known, u32)>>,
+    claimable: &[(&Name, &Slots)],
     table: &DeviceTable,
     network: &Network,
 ) -> Topology {
@@ -363,14 +386,15 @@ fn described(
     }
     let requested = row.allocatable.iter().filter(|(name, _)| is_device(name));
     let requested = requested.filter_map(|(resource, amount)| {
-        Some((resource.as_str(), table.known(resource, &row.labels)?, amount / 1_000))
+        let slots: Vec<Name> = (0..amount / 1_000).map(|at| Name::from(at.to_string())).collect();
+        Some((resource.as_str(), table.known(resource, &row.labels)?, slots))
     });
-    let claimable = claimable.into_iter().flatten();
-    let claimable = claimable
-        .map(|(resource, (known, count))| (resource.as_str(), known.clone(), u64::from(*count)));
-    for (resource, known, count) in requested.chain(claimable) {
+    let claimable = claimable.iter().map(|(resource, Slots { known, names })| {
+        (resource.as_str(), known.clone(), names.iter().cloned().collect())
+    });
+    for (resource, known, slots) in requested.chain(claimable) {
         let class = class_row(&mut topology, known.class);
-        for slot in 0..count {
+        for slot in slots {
             let name = format!("{resource}/{slot}").as_str().into();
             let device = device(name, class, known.driver.clone(), Share::WHOLE);
             topology.devices.push(Device { memory: known.memory, ..device });

@@ -165,7 +165,7 @@ fn rules_of_claims() -> Vec<Value> {
         json!({ "apiGroups": groups, "resources": resources, "verbs": verbs })
     };
     vec![
-        rule(&["resourceslices", "deviceclasses"], &["list", "watch"]),
+        rule(&["resourceslices", "deviceclasses", "devicetaintrules"], &["list", "watch"]),
         rule(&["resourceclaims"], &["get", "list", "watch", "create", "patch"]),
         rule(&["resourceclaims/status", "resourceclaims/binding"], &["patch"]),
     ]
@@ -229,16 +229,18 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     admission(&metadata, policy, Some(lease))
 }
 
+/// What a leader said of its last write of an object.
+fn write(object: &str) -> String {
+    format!(
+        "(has({object}.metadata.annotations) && '{WRITE}' in {object}.metadata.annotations ? \
+         {object}.metadata.annotations['{WRITE}'] : '0')"
+    )
+}
+
 /// The same of workloads of others, which it starts and stops.
 fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     let ManifestOptions { namespace, scheduler, .. } = options;
     let metadata = json!({ "name": format!("{scheduler}.suspension.{GROUP}"), "labels": labels });
-    let write = |object: &str| {
-        format!(
-            "(has({object}.metadata.annotations) && '{WRITE}' in {object}.metadata.annotations ? \
-             {object}.metadata.annotations['{WRITE}'] : '0')"
-        )
-    };
     let is_ours = format!(
         "has(object.metadata.annotations) && '{SCHEDULER_LABEL}' in object.metadata.annotations \
          && object.metadata.annotations['{SCHEDULER_LABEL}'] == '{scheduler}'"
@@ -273,7 +275,8 @@ fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     admission(&metadata, policy, Some(lease))
 }
 
-/// The same of claims on devices, which it allocates. Whoever gives devices back is not meant.
+/// The same of claims on devices, which it allocates, and of which it says so before it gives
+/// devices back. Whoever else gives them back is not meant.
 fn fence_claims(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     let ManifestOptions { namespace, scheduler, .. } = options;
     let metadata = json!({ "name": format!("{scheduler}.claims.{GROUP}"), "labels": labels });
@@ -282,18 +285,22 @@ fn fence_claims(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
          object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}' && \
          has(object.metadata.annotations) && '{EPOCH}' in object.metadata.annotations"
     );
-    let allocates = "has(object.status) && has(object.status.allocation) && \
-                     !(has(oldObject.status) && has(oldObject.status.allocation))";
+    let acts = format!(
+        "(has(object.status) && has(object.status.allocation) && \
+         !(has(oldObject.status) && has(oldObject.status.allocation))) || {} != {}",
+        write("object"),
+        write("oldObject")
+    );
     let policy = json!({
         "failurePolicy": "Fail",
         "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
         "matchConstraints": { "resourceRules": [{
             "apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"],
-            "resources": ["resourceclaims/status"],
+            "resources": ["resourceclaims", "resourceclaims/status"],
         }] },
         "matchConditions": [
             { "name": "by-a-leader", "expression": is_ours },
-            { "name": "allocates", "expression": allocates },
+            { "name": "acts", "expression": acts },
         ],
         "validations": [{
             "expression": format!("int(object.metadata.annotations['{EPOCH}']) > {NEWEST}"),

@@ -11,7 +11,7 @@ use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
 use crate::device_table::dra_taints;
-use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, claimed};
+use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, Wish, claimed};
 use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
 use crate::owners::JobOwner;
 use crate::resources::CPU;
@@ -84,33 +84,28 @@ pub(crate) struct Claim {
 pub(crate) struct ClaimRequest {
     /// As an allocation names it.
     pub name: String,
-    pub place: Place,
-    pub count: u32,
+    pub wish: Wish,
 }
 
 impl Claim {
     /// Of a pod of somebody else whose claim is to get such devices of a node; `None` where they do
     /// not do for it.
-    pub fn of(
-        row: &ClaimRow,
-        ask: &ClaimAsk,
-        (dra, place, count): (&Dra, &Place, u32),
-    ) -> Option<Self> {
-        let option = dra.option_for(ask, (&place.node, place.resource.as_str(), count))?;
+    pub fn of(row: &ClaimRow, ask: &ClaimAsk, (dra, wish): (&Dra, &Wish)) -> Option<Self> {
+        let Wish { place, count, .. } = wish;
+        let option = dra.option_for(ask, (&place.node, place.resource.as_str(), *count))?;
         let full_name = |request: &str| match &option.name {
             Some(name) => format!("{request}/{name}"),
             None => request.to_owned(),
         };
         let requests: Vec<ClaimRequest> = match ask.requests.as_slice() {
             // Of alternatives each says how many.
-            [(request, _)] => vec![(request, count)],
+            [(request, _)] => vec![(request, *count)],
             several => several.iter().map(|(request, count)| (request, *count)).collect(),
         }
         .into_iter()
         .map(|(request, count)| ClaimRequest {
             name: full_name(request),
-            place: place.clone(),
-            count,
+            wish: Wish { count, ..wish.clone() },
         })
         .collect();
         let of_class = dra.class(&option.class).map(|class| class.config.as_slice());
@@ -293,28 +288,29 @@ impl Gang<'_> {
     fn claim(&self, rank: u32) -> Result<Option<Claim>, String> {
         let placed = &self.placement.ranks[rank as usize];
         let node = &self.topology.node(placed.node).name;
-        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-        for Grant { device, share } in &placed.grants {
-            let resource = resource_of(self.topology.device(*device));
+        let mut slots: BTreeMap<&str, Vec<Name>> = BTreeMap::new();
+        for Grant { device, .. } in &placed.grants {
+            let device = self.topology.device(*device);
+            let resource = resource_of(device);
             if claimed(resource).is_some() {
-                *counts.entry(resource).or_default() += share.whole_units();
+                slots.entry(resource).or_default().push(slot_of(device));
             }
         }
-        if counts.is_empty() {
+        if slots.is_empty() {
             return Ok(None);
         }
         let (mut asked, mut requests, mut config) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, (resource, count)) in counts.into_iter().enumerate() {
+        for (at, (resource, slots)) in slots.into_iter().enumerate() {
             let class = self.dra.class_for(node, resource).ok_or_else(|| {
                 format!("no DeviceClass is for the devices `{resource}` of node `{node}`")
             })?;
             let name = format!("{DEVICES}-{at}");
             let exactly = json!({
-                "deviceClassName": class, "allocationMode": "ExactCount", "count": count,
+                "deviceClassName": class, "allocationMode": "ExactCount", "count": slots.len(),
             });
             asked.push(json!({ "name": name, "exactly": exactly }));
             let place = Place { node: node.clone(), resource: resource.into() };
-            let request = ClaimRequest { name, place, count };
+            let request = ClaimRequest { name, wish: self.dra.wish(place, &slots) };
             let of_class = self.dra.class(class).map(|class| class.config.as_slice());
             config.extend(allocated_config(
                 of_class.unwrap_or_default(),
@@ -585,4 +581,9 @@ fn literal(text: &str) -> String {
 /// (`nvidia.com/gpu/3`), and the cores of a node are `cpu`.
 pub(crate) fn resource_of(device: &Device) -> &str {
     device.name.as_str().rsplit_once('/').map_or(CPU, |(resource, _)| resource)
+}
+
+/// The slot of its resource that a device is.
+pub(crate) fn slot_of(device: &Device) -> Name {
+    device.name.as_str().rsplit_once('/').map_or("", |(_, slot)| slot).into()
 }

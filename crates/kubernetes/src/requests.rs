@@ -211,6 +211,9 @@ fn host(requests: &BTreeMap<String, u64>) -> HostResources {
     }
 }
 
+/// Kinds of devices that a claim may tell apart: it cannot have some of a class and not others.
+const KINDS_MAX: usize = 1_024;
+
 /// The classes of devices that an option of a claim is for, on nodes that the rule accepts.
 fn claimable_classes(
     (inventory, dra): (&Inventory, &Dra),
@@ -222,23 +225,29 @@ fn claimable_classes(
         NoRule::NotSupported(what) => Unsuitable::NotSupported(what),
     })?;
     let (mut accepted, mut passed_over) = (BTreeSet::new(), BTreeSet::new());
-    let mut why_not = None;
+    let (mut kinds, mut why_not) = (BTreeMap::new(), None);
+    let class = &option.class;
     for name in dra.nodes() {
         let Some(node) = inventory.node(name) else { continue };
         let is_node = rule.accepts(&node.labels, &node.taints);
         for device in dra.of_node(name) {
-            let class = device.known.class.id.clone();
-            match selectors.accepts(&device.row) {
-                Ok(true) if is_node => accepted.insert(class),
-                Ok(_) => passed_over.insert(class),
+            let known = kinds.entry(selectors.kind(&device.row));
+            let accepts = known.or_insert_with(|| selectors.accepts(&device.row)).clone();
+            let of_class = match accepts {
+                Ok(true) if is_node => &mut accepted,
+                Ok(_) => &mut passed_over,
                 Err(why) => {
                     why_not.get_or_insert(why);
-                    passed_over.insert(class)
+                    &mut passed_over
                 }
             };
+            of_class.insert(device.known.class.id.clone());
+        }
+        if kinds.len() > KINDS_MAX {
+            let what = format!("a claim on devices of `{class}` that tells each from the others");
+            return Err(Unsuitable::NotSupported(what));
         }
     }
-    let class = &option.class;
     if let Some(both) = accepted.intersection(&passed_over).next() {
         return Err(Unsuitable::NotSupported(format!(
             "a claim on devices of `{class}` that accepts some with `{both}` and not others"

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::channel::{Message, Sender};
 use crate::dra::{
     self, ClaimObject, ClaimRow, ClassObject, ClassRow, DraKind, DraNews, SliceObject, SliceRow,
+    TaintRule, TaintRuleObject,
 };
 use crate::names::{ObjectKey, Scheduler};
 use crate::network::{NetworkKind, NetworkObjects};
@@ -107,8 +108,7 @@ pub(crate) async fn workloads(
     }
 }
 
-/// All objects of a kind of dynamic resource allocation, as [`pods`]; none where the API server
-/// does not know it, or the account may not list them.
+/// All objects of a kind of dynamic resource allocation, as [`pods`].
 pub(crate) async fn dra(client: Client, kind: DraKind, scheduler: Scheduler, sender: Sender) {
     match kind {
         DraKind::Slices => {
@@ -129,6 +129,15 @@ pub(crate) async fn dra(client: Client, kind: DraKind, scheduler: Scheduler, sen
             let row = |claim| ClaimRow::of(claim, &scheduler.name).map(DraNews::Claim);
             follow_dra(api, (kind, sender), row, DraNews::ClaimGone).await;
         }
+        DraKind::TaintRules => {
+            let api: Api<TaintRuleObject> = Api::all_with(client, &dra::taint_rules());
+            let row = |rule: TaintRuleObject| {
+                let name = rule.metadata.name.clone()?;
+                Some(DraNews::TaintRule(name, TaintRule::of(rule)))
+            };
+            let gone = |gone: ObjectKey| DraNews::TaintRule(gone.name, None);
+            follow_dra(api, (kind, sender), row, gone).await;
+        }
     }
 }
 
@@ -142,18 +151,22 @@ async fn follow_dra<K>(
 {
     let events = watcher(api, Config::default()).default_backoff();
     pin_mut!(events);
+    let mut was_listed = false;
     while let Some(event) = events.next().await {
         let news = match event {
             Ok(Event::Init) => Some(DraNews::Begin(kind)),
-            Ok(Event::InitDone) => Some(DraNews::End(kind)),
+            Ok(Event::InitDone) => {
+                was_listed = true;
+                Some(DraNews::End(kind))
+            }
             Ok(Event::Apply(object) | Event::InitApply(object)) => row(object),
             Ok(Event::Delete(object)) => Some(gone(ObjectKey {
                 namespace: object.namespace().unwrap_or_default(),
                 name: object.name_any(),
             })),
-            Err(error) if matches!(code_of(&error), FORBIDDEN | NOT_FOUND) => {
-                sender.send(Message::Dra(DraNews::Begin(kind))).await;
-                Some(DraNews::End(kind))
+            // What was listed once does not go because rights were missing for a while.
+            Err(error) if !was_listed && matches!(code_of(&error), FORBIDDEN | NOT_FOUND) => {
+                Some(DraNews::None(kind))
             }
             // The stream begins anew by itself.
             Err(_) => None,

@@ -141,9 +141,6 @@ impl Writer {
         if refused.is_ok() {
             self.tell_others(&namespace, &objects);
         }
-        if refused.is_err() {
-            self.give_back(&namespace, &objects).await;
-        }
         let refused = match refused {
             Ok(()) | Err(Refusal::Stopped) => None,
             Err(Refusal::For(reason)) => Some(reason),
@@ -151,17 +148,6 @@ impl Writer {
         let uid_of = |pod: &Pod| made.get(&pod.name).map(|made| made.uid.clone());
         let made = objects.pods.iter().map(uid_of).collect();
         self.sender.send(Message::Begun { lease, made, refused }).await;
-    }
-
-    /// Gives back what was allocated for pods of others, which wait on. Of pods that go somebody
-    /// else does.
-    async fn give_back(&self, namespace: &str, objects: &Objects) {
-        for pod in objects.pods.iter().filter(|pod| pod.claim.is_some()) {
-            if let pods::PodObject::Of { uid, .. } = &pod.object {
-                let made = Made { uid: uid.clone(), node: None };
-                self.deallocate(namespace, (pod, &made)).await;
-            }
-        }
     }
 
     /// Tells pods of others that they have their nodes.

@@ -17,7 +17,7 @@ pub(super) enum Expression {
     /// The variable.
     Device,
     /// `of.name` and `of["name"]`.
-    Member(Box<Self>, Box<Self>),
+    Member(Box<Self>, String),
     /// Whether a member is there.
     Has(Box<Self>),
     Call {
@@ -29,6 +29,19 @@ pub(super) enum Expression {
     Any(Vec<Self>),
     Compare(Comparison, Box<Self>, Box<Self>),
     In(Box<Self>, Box<Self>),
+}
+
+impl Expression {
+    /// Its parts that are expressions.
+    pub fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::Text(_) | Self::Number(_) | Self::Flag(_) | Self::Device => Vec::new(),
+            Self::List(parts) | Self::All(parts) | Self::Any(parts) => parts.iter().collect(),
+            Self::Call { arguments, .. } => arguments.iter().collect(),
+            Self::Member(of, _) | Self::Has(of) | Self::Not(of) => vec![of],
+            Self::Compare(_, one, other) | Self::In(one, other) => vec![one, other],
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,14 +227,14 @@ impl Reader {
                 let Some(Token::Word(name)) = self.next() else { return None };
                 of = match self.takes("(") {
                     true => self.call(&name, Some(of))?,
-                    false => Expression::Member(Box::new(of), Box::new(Expression::Text(name))),
+                    false => Expression::Member(Box::new(of), name),
                 };
             } else if self.takes("[") {
-                let index = self.any()?;
+                let Some(Token::Text(name)) = self.next() else { return None };
                 if !self.takes("]") {
                     return None;
                 }
-                of = Expression::Member(Box::new(of), Box::new(index));
+                of = Expression::Member(Box::new(of), name);
             } else {
                 return Some(of);
             }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::Name;
 use k8s_openapi::api::resource::v1;
 use kube::api::{ApiResource, Object};
+use kube::core::GroupVersionKind;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -17,6 +18,7 @@ use crate::quantity::Amount;
 pub(crate) type SliceObject = Object<SliceSpec, IgnoredAny>;
 pub(crate) type ClassObject = Object<ClassSpec, IgnoredAny>;
 pub(crate) type ClaimObject = Object<ClaimSpec, ClaimStatus>;
+pub(crate) type TaintRuleObject = Object<TaintRuleSpec, IgnoredAny>;
 
 pub(crate) fn slices() -> ApiResource {
     ApiResource::erase::<v1::ResourceSlice>(&())
@@ -28,6 +30,12 @@ pub(crate) fn classes() -> ApiResource {
 
 pub(crate) fn claims() -> ApiResource {
     ApiResource::erase::<v1::ResourceClaim>(&())
+}
+
+/// Served from Kubernetes 1.37 on.
+pub(crate) fn taint_rules() -> ApiResource {
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceTaintRule");
+    ApiResource::from_gvk_with_plural(&kind, "devicetaintrules")
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -78,6 +86,21 @@ struct Capacity {
 #[serde(default)]
 struct DeviceTaint {
     effect: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct TaintRuleSpec {
+    device_selector: TaintedDevices,
+    taint: DeviceTaint,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct TaintedDevices {
+    driver: Option<String>,
+    pool: Option<String>,
+    device: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -232,15 +255,43 @@ impl SliceRow {
     }
 }
 
+/// Which devices an administrator keeps from whoever wants some.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaintRule {
+    driver: Option<String>,
+    pool: Option<String>,
+    device: Option<String>,
+}
+
+impl TaintRule {
+    /// `None` of one that keeps nobody away.
+    pub fn of(rule: TaintRuleObject) -> Option<Self> {
+        let TaintedDevices { driver, pool, device } = rule.spec.device_selector;
+        rule.spec.taint.repels().then_some(Self { driver, pool, device })
+    }
+
+    pub fn is_of(&self, id: &DeviceId) -> bool {
+        let is = |wanted: &Option<String>, name: &Name| {
+            wanted.as_ref().is_none_or(|wanted| *name == wanted.as_str())
+        };
+        is(&self.driver, &id.driver) && is(&self.pool, &id.pool) && is(&self.device, &id.device)
+    }
+}
+
+impl DeviceTaint {
+    fn repels(&self) -> bool {
+        self.effect != "None"
+    }
+}
+
 impl SliceDevice {
     /// Whether it is one claim's as a whole, and at once.
     fn is_plain(&self) -> bool {
-        let repels = |taint: &DeviceTaint| taint.effect != "None";
         self.consumes_counters.is_empty()
             && self.binding_conditions.is_empty()
             && !self.binds_to_node
             && !self.allow_multiple_allocations
-            && !self.taints.iter().any(repels)
+            && !self.taints.iter().any(DeviceTaint::repels)
     }
 }
 
@@ -304,7 +355,8 @@ pub(crate) struct ClaimRow {
     pub reserved_for: BTreeSet<String>,
     /// This scheduler has allocated it.
     pub is_ours: bool,
-    pub version: String,
+    /// Of the object.
+    pub version: u64,
 }
 
 impl ClaimRow {
@@ -312,7 +364,7 @@ impl ClaimRow {
     pub fn of(claim: ClaimObject, scheduler: &str) -> Option<Self> {
         let metadata = claim.metadata;
         let ClaimStatus { allocation, reserved_for } = claim.status.unwrap_or_default();
-        let labels = metadata.labels.as_ref();
+        let (labels, version) = (metadata.labels.as_ref(), metadata.resource_version.as_deref());
         let is_marked = metadata.annotations.is_some_and(|it| it.contains_key(crate::names::EPOCH));
         let results = allocation.unwrap_or_default().devices.results;
         // Who looks after a device takes it from nobody.
@@ -328,7 +380,7 @@ impl ClaimRow {
             allocated: taken.map(AllocatedDevice::id).collect(),
             reserved_for: reserved_for.into_iter().map(|consumer| consumer.uid).collect(),
             is_ours: is_marked && is_for(labels, scheduler),
-            version: metadata.resource_version.unwrap_or_default(),
+            version: version.and_then(|version| version.parse().ok()).unwrap_or_default(),
         })
     }
 }
@@ -366,12 +418,19 @@ impl DeviceClaim {
         if let [option] = options.as_mut_slice() {
             option.count = requests.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
         }
-        match options.iter().find(|option| option.count > DEVICES_MAX) {
-            Some(_) => Err(format!("a resource claim on more than {DEVICES_MAX} devices")),
-            None => Ok(ClaimAsk { requests, options }),
+        let selectors = options.iter().flat_map(|option| &option.selectors);
+        if options.iter().any(|option| option.count > DEVICES_MAX) {
+            return Err(format!("a resource claim on more than {DEVICES_MAX} devices"));
         }
+        if selectors.map(String::len).sum::<usize>() > SELECTORS_BYTES_MAX {
+            return Err(format!("selectors of more than {SELECTORS_BYTES_MAX} bytes in a claim"));
+        }
+        Ok(ClaimAsk { requests, options })
     }
 }
+
+/// Longest selectors of a claim together: they are looked at for each kind of device.
+const SELECTORS_BYTES_MAX: usize = 4 << 10;
 
 /// Most devices of a claim (`AllocationResultsMaxSize`).
 const DEVICES_MAX: u32 = 32;

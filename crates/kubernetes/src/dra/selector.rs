@@ -16,7 +16,10 @@ const BYTES_MAX: usize = 10 << 10;
 
 /// One that was read.
 #[derive(Debug)]
-pub(crate) struct Selector(Expression);
+pub(crate) struct Selector {
+    expression: Expression,
+    reads: Reads,
+}
 
 /// Why an expression has no value.
 type NoValue = String;
@@ -47,7 +50,8 @@ impl Selector {
     /// Why it is not understood: one phrase.
     pub fn new(expression: &str) -> Result<Self, String> {
         let text = Some(expression).filter(|text| text.len() <= BYTES_MAX);
-        let read = text.and_then(read).map(Self);
+        let read = text.and_then(read);
+        let read = read.map(|it| Self { reads: Reads::of(&it), expression: it });
         read.ok_or_else(|| {
             let begin: String = expression.chars().take(200).collect();
             format!("the selector `{begin}`")
@@ -59,8 +63,65 @@ impl Selector {
     /// # Errors
     /// When it does not say so of this device: what it asks for, the device may not have.
     pub fn accepts(&self, device: &DeviceRow) -> Result<bool, String> {
-        flag(&self.0, device)
+        flag(&self.expression, device)
     }
+
+    /// What it reads of a device: those of which it reads the same are alike to it.
+    pub fn kind(&self, device: &DeviceRow) -> String {
+        let of_driver = device.id.driver.as_str();
+        let properties =
+            self.reads.properties.iter().map(|(which, domain, name)| {
+                format!("{:?}", property(device, *which, (domain, name)))
+            });
+        let names = device.attributes.keys().chain(device.capacity.keys());
+        let names = names.filter(|_| self.reads.names).cloned();
+        [of_driver.to_owned()]
+            .into_iter()
+            .chain(properties)
+            .chain(names)
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+/// What an expression reads of a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Reads {
+    /// Domain and name each.
+    properties: Vec<(Properties, String, String)>,
+    /// Which domains and names there are.
+    names: bool,
+}
+
+impl Reads {
+    fn of(expression: &Expression) -> Self {
+        let (mut reads, mut waiting) = (Self::default(), vec![expression]);
+        while let Some(expression) = waiting.pop() {
+            match expression {
+                Expression::Member(of, name) if let Some((which, domain)) = domain_of(of) => {
+                    reads.properties.push((which, domain, name.clone()));
+                }
+                Expression::In(one, among) if !matches!(**among, Expression::List(_)) => {
+                    reads.names = true;
+                    waiting.push(one);
+                }
+                expression => waiting.extend(expression.parts()),
+            }
+        }
+        reads
+    }
+}
+
+/// Of `device.attributes["domain"]`.
+fn domain_of(expression: &Expression) -> Option<(Properties, String)> {
+    let Expression::Member(of, domain) = expression else { return None };
+    let Expression::Member(device, which) = &**of else { return None };
+    let which = match which.as_str() {
+        "attributes" => Properties::Attributes,
+        "capacity" => Properties::Capacity,
+        _ => return None,
+    };
+    (**device == Expression::Device).then(|| (which, domain.clone()))
 }
 
 fn flag(expression: &Expression, device: &DeviceRow) -> Result<bool, NoValue> {
@@ -78,7 +139,7 @@ fn value<'a>(expression: &Expression, device: &'a DeviceRow) -> Result<Value<'a>
         Expression::Flag(flag) => Ok(Value::Flag(*flag)),
         Expression::List(parts) => Ok(Value::List(parts.iter().map(of).collect::<Result<_, _>>()?)),
         Expression::Device => Ok(Value::Device(device)),
-        Expression::Member(whole, name) => member(of(whole)?, of(name)?),
+        Expression::Member(whole, name) => member(of(whole)?, name),
         Expression::Has(of_what) => has(of_what, device).map(Value::Flag),
         Expression::Call { function, arguments } => {
             let arguments: Vec<Value<'a>> = arguments.iter().map(of).collect::<Result<_, _>>()?;
@@ -111,17 +172,16 @@ fn decided<'a>(
     none.map_or(Ok(Value::Flag(!decides)), Err)
 }
 
-fn member<'a>(of: Value<'a>, name: Value<'a>) -> Result<Value<'a>, NoValue> {
-    let Value::Text(name) = name else { return Err(format!("{name:?} is no name")) };
-    match (of, name.as_str()) {
+fn member<'a>(of: Value<'a>, name: &str) -> Result<Value<'a>, NoValue> {
+    match (of, name) {
         (Value::Device(device), "driver") => Ok(Value::Text(device.id.driver.to_string())),
         (Value::Device(device), "attributes") => Ok(Value::Domains(device, Properties::Attributes)),
         (Value::Device(device), "capacity") => Ok(Value::Domains(device, Properties::Capacity)),
         // Only devices that are for one claim are offered.
         (Value::Device(_), "allowMultipleAllocations") => Ok(Value::Flag(false)),
-        (Value::Domains(device, which), _) => Ok(Value::Domain(device, which, name)),
+        (Value::Domains(device, which), _) => Ok(Value::Domain(device, which, name.to_owned())),
         (Value::Domain(device, which, domain), _) => {
-            let known = property(device, which, (&domain, &name));
+            let known = property(device, which, (&domain, name));
             known.ok_or_else(|| format!("device `{}` has no `{domain}/{name}`", device.id.device))
         }
         (of, _) => Err(format!("{of:?} has no `{name}`")),
@@ -155,11 +215,11 @@ fn property<'a>(
 
 fn has(of: &Expression, device: &DeviceRow) -> Result<bool, NoValue> {
     let Expression::Member(whole, name) = of else { return Err("`has` of no member".to_owned()) };
-    match (value(whole, device)?, value(name, device)?) {
-        (Value::Domain(device, which, domain), Value::Text(name)) => {
-            Ok(property(device, which, (&domain, &name)).is_some())
+    match value(whole, device)? {
+        Value::Domain(device, which, domain) => {
+            Ok(property(device, which, (&domain, name)).is_some())
         }
-        (of, name) => member(of, name).map(|_| true),
+        of => member(of, name).map(|_| true),
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn gpu(name: &str) -> DeviceRow {
 pub(super) fn claimable(row: DeviceRow, resource: &str) -> Claimable {
     let known =
         super::known(&DeviceTable::default(), &row).expect("it is of a driver that is known");
-    Claimable { row, resource: resource.into(), known }
+    Claimable { resource: resource.into(), ..Claimable::of(row, &"node-1".into(), known) }
 }
 
 fn slice(name: &str, (generation, slices): (i64, i64), devices: &[&str]) -> SliceRow {
@@ -47,7 +47,7 @@ fn offered(dra: &Dra) -> Vec<String> {
 #[test]
 fn a_pool_is_offered_as_a_whole_and_as_it_is_by_now() {
     let mut dra = Dra::default();
-    assert!(dra.see_slice(slice("a", (1, 2), &["gpu-0"])).is_empty());
+    assert_eq!(dra.see_slice(slice("a", (1, 2), &["gpu-0"])), PoolChange::default());
     assert_eq!(offered(&dra), Vec::<String>::new(), "a part is missing");
     dra.see_slice(slice("b", (1, 2), &["gpu-1"]));
     let resource = "gpu.nvidia.com:a100-sxm4-80";
@@ -59,7 +59,20 @@ fn a_pool_is_offered_as_a_whole_and_as_it_is_by_now() {
         "the others are of a generation before"
     );
     let changed = dra.see_slice_gone(&"c".into());
-    assert_eq!(changed.into_iter().collect::<Vec<_>>(), ["node-1"]);
+    assert_eq!(changed.nodes.into_iter().collect::<Vec<_>>(), ["node-1"]);
+    assert_eq!(offered(&dra).len(), 2);
+    let rule: TaintRuleObject = serde_json::from_value(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule",
+        "metadata": { "name": "broken" },
+        "spec": {
+            "deviceSelector": { "driver": "gpu.nvidia.com", "device": "gpu-1" },
+            "taint": { "key": "broken", "effect": "NoExecute" },
+        },
+    }))
+    .expect("it is one");
+    dra.see_taint_rule("broken".to_owned(), TaintRule::of(rule));
+    assert_eq!(offered(&dra), [format!("{resource} gpu-0")]);
+    dra.see_taint_rule("broken".to_owned(), None);
     assert_eq!(offered(&dra).len(), 2);
 }
 

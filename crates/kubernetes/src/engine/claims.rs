@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Name, Placement, Topology};
 
+use super::Kubernetes;
 use super::listing::Listing;
-use super::{Kubernetes, Whose};
 use crate::device_table::DeviceTable;
-use crate::dra::{ClaimAsk, ClaimRow, DeviceBook, Dra, DraKind, DraNews, Place};
+use crate::dra::{
+    ClaimAsk, ClaimRow, Claimable, DeviceBook, Dra, DraKind, DraNews, Place, PoolChange,
+};
 use crate::inventory::Requests;
 use crate::names::ObjectKey;
 use crate::objects::PodRow;
-use crate::pods::{Claim, resource_of};
+use crate::pods::{Claim, resource_of, slot_of};
 use crate::requests::Unsuitable;
 
 /// What is known of claims and of what they are on.
@@ -22,8 +24,14 @@ pub(super) struct Claims {
     slices: Listing<Name>,
     classes: Listing<String>,
     claims: Listing<ObjectKey>,
+    taint_rules: Listing<String>,
+    /// Kinds of which nobody says which there are: without claims no device is known to be free.
+    unknown: BTreeSet<DraKind>,
     /// By uid: pods that have claims.
     pods: BTreeMap<String, ObjectKey>,
+    pods_of: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// By uid: claims that are given back, and the version of their object by then.
+    returning: BTreeMap<String, u64>,
     /// By claim: what of a node is taken by it, where that is not known otherwise.
     counted: BTreeMap<ObjectKey, (Name, Requests)>,
 }
@@ -31,13 +39,22 @@ pub(super) struct Claims {
 impl Claims {
     /// Of a scheduler that allocates them, or of one that does not and hears of none.
     pub fn new(table: DeviceTable, allocates: bool) -> Self {
-        let (dra, book) = (Dra::new(table), DeviceBook::default());
-        let (pods, counted) = (BTreeMap::new(), BTreeMap::new());
-        let (slices, classes, claims) = match allocates {
-            true => (Listing::Never, Listing::Never, Listing::Never),
-            false => (Listing::Done, Listing::Done, Listing::Done),
-        };
-        Self { dra, book, slices, classes, claims, pods, counted }
+        fn listing<K>(allocates: bool) -> Listing<K> {
+            if allocates { Listing::Never } else { Listing::Done }
+        }
+        Self {
+            dra: Dra::new(table),
+            book: DeviceBook::default(),
+            slices: listing(allocates),
+            classes: listing(allocates),
+            claims: listing(allocates),
+            taint_rules: listing(allocates),
+            unknown: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            pods_of: BTreeMap::new(),
+            returning: BTreeMap::new(),
+            counted: BTreeMap::new(),
+        }
     }
 
     pub fn dra(&self) -> &Dra {
@@ -50,10 +67,17 @@ impl Claims {
     }
 
     pub fn are_listed(&self) -> bool {
-        matches!(
+        let are_known = matches!(
             (&self.slices, &self.classes, &self.claims),
             (Listing::Done, Listing::Done, Listing::Done)
-        )
+        );
+        are_known && matches!(self.taint_rules, Listing::Done)
+    }
+
+    /// The devices of a node that may be allocated.
+    fn offered(&self, node: &Name) -> impl Iterator<Item = &Claimable> {
+        let is_known = !self.unknown.contains(&DraKind::Claims);
+        self.dra.of_node(node).filter(move |_| is_known)
     }
 
     /// What the claim of a pod asks for, or why nothing would do; `None` of a pod without.
@@ -72,15 +96,25 @@ impl Claims {
             let name = named.map(|key| format!(" `{}`", key.name)).unwrap_or_default();
             return Err(Unsuitable::Awaits(format!("its resource claim{name} is not there yet")));
         };
-        let is_own = claim.reserved_for.iter().all(|uid| *uid == row.uid);
-        // What was allocated for this pod and is not used is allocated anew.
-        match claim.allocated.is_empty() || claim.is_ours && is_own {
-            true => Ok(claim),
+        if claim.allocated.is_empty() {
+            return Ok(claim);
+        }
+        match self.is_left(claim, row) {
+            true => {
+                let what = format!("its resource claim `{}` is given back", claim.key.name);
+                Err(Unsuitable::Awaits(what))
+            }
             false => {
                 let what = "a resource claim that is allocated already";
                 Err(Unsuitable::NotSupported(what.to_owned()))
             }
         }
+    }
+
+    /// Whether a claim was allocated for a pod that got no node after all.
+    fn is_left(&self, claim: &ClaimRow, row: &PodRow) -> bool {
+        let mut holders = claim.reserved_for.iter();
+        claim.is_ours && holders.len() == 1 && holders.all(|uid| *uid == row.uid)
     }
 
     /// How the claim of a pod gets what was given; `None` of a pod without.
@@ -103,8 +137,9 @@ impl Claims {
             let resource = resource_of(topology.device(rank.grants.first()?.device));
             let node = topology.node(rank.node).name.clone();
             let place = Place { node, resource: resource.into() };
-            let count = rank.grants.iter().map(|grant| grant.share.whole_units()).sum();
-            Claim::of(claim, ask, (&self.dra, &place, count))
+            let slots = rank.grants.iter().map(|grant| slot_of(topology.device(grant.device)));
+            let wish = self.dra.wish(place, &slots.collect::<Vec<_>>());
+            Claim::of(claim, ask, (&self.dra, &wish))
         });
         given
             .map(Some)
@@ -114,31 +149,49 @@ impl Claims {
 
 impl Kubernetes {
     pub(super) fn see_dra(&mut self, news: DraNews) {
+        let claims = &mut self.claims;
         match news {
             DraNews::Begin(kind) => self.begin_list(kind),
-            DraNews::End(kind) => self.end_list(kind),
+            DraNews::End(kind) => {
+                let is_new = claims.unknown.remove(&kind);
+                self.end_list(kind);
+                if is_new {
+                    let nodes = self.claims.dra.nodes().cloned().collect();
+                    self.devices_changed(PoolChange { nodes, ..PoolChange::default() });
+                }
+            }
+            DraNews::None(kind) => {
+                self.claims.unknown.insert(kind);
+                self.begin_list(kind);
+                self.end_list(kind);
+            }
             DraNews::Slice(row) => {
-                self.claims.slices.name(row.name.clone());
-                let nodes = self.claims.dra.see_slice(row);
-                self.devices_changed(&nodes);
+                claims.slices.name(row.name.clone());
+                let change = claims.dra.see_slice(row);
+                self.devices_changed(change);
             }
             DraNews::SliceGone(name) => {
-                let nodes = self.claims.dra.see_slice_gone(&name);
-                self.devices_changed(&nodes);
+                let change = claims.dra.see_slice_gone(&name);
+                self.devices_changed(change);
+            }
+            DraNews::TaintRule(name, rule) => {
+                claims.taint_rules.name(name.clone());
+                let change = claims.dra.see_taint_rule(name, rule);
+                self.devices_changed(change);
             }
             DraNews::Class(name, row) => {
-                self.claims.classes.name(name.clone());
-                if self.claims.dra.class(&name) != Some(&row) {
-                    self.claims.dra.see_class(name, row);
+                claims.classes.name(name.clone());
+                if claims.dra.class(&name) != Some(&row) {
+                    claims.dra.see_class(name, row);
                     self.rules_changed();
                 }
             }
             DraNews::ClassGone(name) => {
-                self.claims.dra.see_class_gone(&name);
+                claims.dra.see_class_gone(&name);
                 self.rules_changed();
             }
             DraNews::Claim(row) => {
-                self.claims.claims.name(row.key.clone());
+                claims.claims.name(row.key.clone());
                 self.see_claim(row);
             }
             DraNews::ClaimGone(key) => self.see_claim_gone(&key),
@@ -151,47 +204,44 @@ impl Kubernetes {
             DraKind::Slices => claims.slices = Listing::UnderWay(BTreeSet::new()),
             DraKind::Classes => claims.classes = Listing::UnderWay(BTreeSet::new()),
             DraKind::Claims => claims.claims = Listing::UnderWay(BTreeSet::new()),
+            DraKind::TaintRules => claims.taint_rules = Listing::UnderWay(BTreeSet::new()),
         }
     }
 
     /// Those that a list did not name are gone.
     fn end_list(&mut self, kind: DraKind) {
         let claims = &mut self.claims;
-        match kind {
+        let gone: Vec<DraNews> = match kind {
             DraKind::Slices => {
-                let Some(named) = claims.slices.end() else { return };
-                let gone = claims.dra.slice_names().filter(|name| !named.contains(*name));
-                let gone: Vec<Name> = gone.cloned().collect();
-                gone.into_iter().for_each(|name| self.see_dra(DraNews::SliceGone(name)));
+                let gone = unnamed(claims.slices.end(), claims.dra.slice_names());
+                gone.map(DraNews::SliceGone).collect()
             }
             DraKind::Classes => {
-                let Some(named) = claims.classes.end() else { return };
-                let gone = claims.dra.class_names().filter(|name| !named.contains(*name));
-                let gone: Vec<String> = gone.cloned().collect();
-                gone.into_iter().for_each(|name| self.see_dra(DraNews::ClassGone(name)));
+                let gone = unnamed(claims.classes.end(), claims.dra.class_names());
+                gone.map(DraNews::ClassGone).collect()
             }
             DraKind::Claims => {
-                let Some(named) = claims.claims.end() else { return };
-                let gone = claims.dra.claim_keys().filter(|key| !named.contains(*key));
-                let gone: Vec<ObjectKey> = gone.cloned().collect();
-                gone.into_iter().for_each(|key| self.see_dra(DraNews::ClaimGone(key)));
+                let gone = unnamed(claims.claims.end(), claims.dra.claim_keys());
+                gone.map(DraNews::ClaimGone).collect()
             }
-        }
+            DraKind::TaintRules => {
+                let gone = unnamed(claims.taint_rules.end(), claims.dra.taint_rule_names());
+                gone.map(|name| DraNews::TaintRule(name, None)).collect()
+            }
+        };
+        gone.into_iter().for_each(|gone| self.see_dra(gone));
         self.take_up();
     }
 
-    fn devices_changed(&mut self, nodes: &BTreeSet<Name>) {
-        for node in nodes {
-            self.claims.book.offer(node, self.claims.dra.of_node(node));
+    fn devices_changed(&mut self, PoolChange { nodes, claims }: PoolChange) {
+        for node in &nodes {
+            self.claims.book.offer(node, self.claims.offered(node));
             if let Some(inventory) = &mut self.inventory {
-                inventory.see_claimable(node, self.claims.dra.of_node(node));
+                inventory.see_claimable(node, self.claims.offered(node));
             }
         }
         // What is allocated may be on a node only now.
-        if !nodes.is_empty() {
-            let allocated: Vec<ObjectKey> = self.claims.dra.allocated_keys().cloned().collect();
-            allocated.iter().for_each(|key| self.count_claim(key));
-        }
+        claims.iter().for_each(|key| self.count_claim(key));
     }
 
     /// Other devices may do now for whoever asks.
@@ -200,13 +250,14 @@ impl Kubernetes {
     }
 
     fn see_claim(&mut self, row: ClaimRow) {
-        let key = row.key.clone();
-        self.claims.book.allocated(&row.uid, &row.allocated);
+        let (key, uid) = (row.key.clone(), row.uid.clone());
+        self.claims.book.allocated(&uid, row.version, &row.allocated);
+        if row.allocated.is_empty() {
+            self.claims.returning.remove(&uid);
+        }
         let before = self.claims.dra.see_claim(row);
-        if let Some(before) = before
-            && self.claims.dra.claim(&key).is_some_and(|row| row.uid != before.uid)
-        {
-            self.claims.book.allocated(&before.uid, &[]);
+        if let Some(before) = before.filter(|before| before.uid != uid) {
+            self.claim_gone(&before.uid);
         }
         self.count_claim(&key);
         self.see_requests_of(&key);
@@ -214,76 +265,101 @@ impl Kubernetes {
 
     fn see_claim_gone(&mut self, key: &ObjectKey) {
         if let Some(row) = self.claims.dra.see_claim_gone(key) {
-            self.claims.book.allocated(&row.uid, &[]);
-            self.claims.book.forget(&row.uid);
+            self.claim_gone(&row.uid);
         }
         self.count_claim(key);
         self.see_requests_of(key);
     }
 
+    fn claim_gone(&mut self, uid: &str) {
+        self.claims.book.gone(uid);
+        self.claims.returning.remove(uid);
+    }
+
     /// Looks again at what pods ask for that have this claim.
     fn see_requests_of(&mut self, claim: &ObjectKey) {
-        let first = ObjectKey { namespace: claim.namespace.clone(), name: String::new() };
-        let there = self.pods.range(first..);
-        let there = there.take_while(|(key, _)| key.namespace == claim.namespace);
-        let has_it = |row: &PodRow| row.claims.iter().flatten().any(|name| *name == claim.name);
-        let waiting = there.filter(|(_, (row, _))| row.needs.is_some() && has_it(row));
-        let waiting: Vec<PodRow> = waiting.map(|(_, (row, _))| row.clone()).collect();
+        let pods = self.claims.pods_of.get(claim).into_iter().flatten();
+        let rows = pods.filter_map(|key| self.pods.get(key)).map(|(row, _)| row);
+        let waiting: Vec<PodRow> = rows.filter(|row| row.needs.is_some()).cloned().collect();
         waiting.iter().for_each(|row| self.see_request(row));
     }
 
-    /// A pod with claims came, changed, or went.
+    /// A pod with claims came, changed, or went, or its lease did.
     pub(super) fn count_claims_of(&mut self, row: &PodRow) {
-        if row.claims.is_empty() {
-            return;
-        }
-        match self.pods.get(&row.key).is_some_and(|(known, _)| known.uid == row.uid) {
-            true => drop(self.claims.pods.insert(row.uid.clone(), row.key.clone())),
-            false => drop(self.claims.pods.remove(&row.uid)),
-        }
+        let is_there = self.pods.get(&row.key).is_some_and(|(known, _)| known.uid == row.uid);
         for name in row.claims.iter().flatten() {
             let namespace = row.key.namespace.clone();
-            self.count_claim(&ObjectKey { namespace, name: name.clone() });
+            let claim = ObjectKey { namespace, name: name.clone() };
+            let claims = &mut self.claims;
+            if is_there {
+                claims.pods.insert(row.uid.clone(), row.key.clone());
+                claims.pods_of.entry(claim.clone()).or_default().insert(row.key.clone());
+            } else {
+                claims.pods.remove(&row.uid);
+                if let Some(pods) = claims.pods_of.get_mut(&claim) {
+                    pods.remove(&row.key);
+                    if pods.is_empty() {
+                        claims.pods_of.remove(&claim);
+                    }
+                }
+            }
+            self.count_claim(&claim);
         }
     }
 
-    /// What a claim of somebody else has of a node is taken. What pods of leases have is known by
-    /// their leases.
-    fn count_claim(&mut self, key: &ObjectKey) {
-        let Some(inventory) = &mut self.inventory else { return };
+    /// What was allocated for a pod that got no node after all is given back before it asks again.
+    pub(super) fn return_claim_of(&mut self, row: &PodRow) {
+        let Some(name) = row.claims.first().and_then(Option::as_ref) else { return };
+        let key = ObjectKey { namespace: row.key.namespace.clone(), name: name.clone() };
         let claims = &mut self.claims;
-        let pods = &self.pods;
-        let whose = |uid: &String| Some(pods.get(claims.pods.get(uid)?)?.1);
-        let row = claims.dra.claim(key).filter(|row| {
-            let mut holders = row.reserved_for.iter().filter_map(whose).peekable();
-            match holders.peek() {
-                Some(_) => holders.all(|whose| whose == Whose::Others),
-                // The pods are gone for which this scheduler allocated it, so it is given back.
-                None => !row.is_ours,
-            }
+        let Some(claim) = claims.dra.claim(&key) else { return };
+        let is_left = !claim.allocated.is_empty() && claims.is_left(claim, row);
+        let (uid, version) = (claim.uid.clone(), claim.version);
+        if is_left && claims.returning.insert(uid, version) != Some(version) {
+            let pod = (row.key.clone(), row.uid.clone());
+            self.cluster.spawn(self.writer.clone().return_claim(pod, name.clone()));
+        }
+    }
+
+    /// What a claim has of a node is taken, but for those of live leases, of which the loop knows
+    /// what they have. Devices of pods that have ended are free once somebody gives them back.
+    fn count_claim(&mut self, key: &ObjectKey) {
+        let row = self.claims.dra.claim(key).filter(|row| {
+            let pods = row.reserved_for.iter().filter_map(|uid| self.claims.pods.get(uid));
+            let mut rows = pods.filter_map(|pod| self.pods.get(pod));
+            !rows.any(|(row, _)| self.own_rank(row).is_some())
         });
         let mut after: Option<(Name, Requests)> = None;
-        for place in row.into_iter().flat_map(|row| &row.allocated) {
-            let Some(place) = claims.dra.place(place) else { continue };
+        for device in row.into_iter().flat_map(|row| &row.allocated) {
+            let Some(place) = self.claims.dra.place(device) else { continue };
             let (_, requests) = after.get_or_insert_with(|| (place.node.clone(), Requests::new()));
             *requests.entry(place.resource.to_string()).or_default() += 1_000;
         }
+        let Some(inventory) = &mut self.inventory else { return };
         let before = match &after {
-            Some(after) => claims.counted.insert(key.clone(), after.clone()),
-            None => claims.counted.remove(key),
+            Some(after) => self.claims.counted.insert(key.clone(), after.clone()),
+            None => self.claims.counted.remove(key),
         };
-        match (before, after) {
-            (Some((node, before)), Some((other, after))) if node == other => {
-                inventory.others_change(&node, Some(&before), Some(&after));
-            }
-            (before, after) => {
-                if let Some((node, before)) = before {
-                    inventory.others_change(&node, Some(&before), None);
-                }
-                if let Some((node, after)) = after {
-                    inventory.others_change(&node, None, Some(&after));
-                }
-            }
+        if before == after {
+            return;
+        }
+        if let Some((node, before)) = before {
+            inventory.others_change(&node, Some(&before), None);
+        }
+        if let Some((node, after)) = after {
+            inventory.others_change(&node, None, Some(&after));
         }
     }
+}
+
+/// Those that a list did not name, where it was one.
+fn unnamed<'a, K: Ord + Clone + 'a>(
+    named: Option<BTreeSet<K>>,
+    known: impl Iterator<Item = &'a K>,
+) -> impl Iterator<Item = K> {
+    let gone: Vec<K> = match named {
+        Some(named) => known.filter(|name| !named.contains(*name)).cloned().collect(),
+        None => Vec::new(),
+    };
+    gone.into_iter()
 }

@@ -149,6 +149,7 @@ impl Kubernetes {
                 requests.offers.claimed(known, (needs, ask), &row.requests)
             }
         };
+        let is_claimed = !row.claims.is_empty();
         requests.asks(Request {
             of: foreign_of_pod(row),
             profile: needs.profile.clone(),
@@ -158,6 +159,9 @@ impl Kubernetes {
             within: Domain::Node,
             devices,
         });
+        if is_claimed {
+            self.return_claim_of(row);
+        }
     }
 
     /// Gives a pod the node of a lease.
@@ -216,8 +220,10 @@ impl Kubernetes {
             },
             claim: claim.unwrap_or_default(),
         };
+        let waiting = row.clone();
         self.leases.insert(lease, live);
         self.requests.leases.insert(pod.uid, lease);
+        self.count_claims_of(&waiting);
         let objects = pods::Objects { service: None, pods: vec![given] };
         self.cluster.spawn(self.writer.clone().begin(right, pod.namespace, objects));
     }
@@ -268,7 +274,9 @@ impl Kubernetes {
             PodPhase::Failed(failure) => Some(failure.reason.clone()),
             _ => None,
         });
+        let held = row.cloned();
         self.requests.ended(&pod.uid);
+        held.iter().for_each(|row| self.count_claims_of(row));
         let cause = FailureCause::Program;
         let outcome = match (outcome, failure) {
             (Outcome::Failed(failure), _) => Outcome::Failed(Failure { cause, ..failure }),

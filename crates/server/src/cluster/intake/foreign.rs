@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Event, Isolation, Job, JobChange, JobId, JobSpec, Launch,
-    Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind,
-    StageSpec, StageState, StartConditions, State,
+    Alternative, Bytes, Companions, Drivers, Event, Isolation, Job, JobChange, JobId, JobSpec,
+    Launch, Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector,
+    StageKind, StageSpec, StageState, StartConditions, State,
 };
 use het_kubernetes::{Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits};
 use het_service::report::resource_status;
@@ -357,5 +357,6 @@ fn selector_of(devices: &PodDevices) -> Selector {
         matches: Match::Classes(devices.classes.clone()),
         memory_min: Bytes::ZERO,
         isolation: Isolation::Container,
+        drivers: Drivers::Unknown,
     }
 }

@@ -502,7 +502,7 @@ fn intel_gpus_under_either_kernel_driver() {
     );
     let unbound = "Intel device e20b at 0000:b1:00.0 has no kernel driver bound";
     assert_eq!(discovery.diagnostics.first().map(Diagnostic::to_string).as_deref(), Some(unbound));
-    assert_eq!(links_of(&discovery, "gpu2"), ["pcie intel-gpus/0000:97:01.0 31507"]);
+    assert_eq!(links_of(&discovery, "gpu2"), ["pcie intel-gpus/pci0000:97 31507"]);
     assert_eq!(links_of(&discovery, "intel-gpus/pci0000:97"), ["pcie cpu1 ?"]);
 }
 

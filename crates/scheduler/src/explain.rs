@@ -54,7 +54,7 @@ pub struct Blocker {
 }
 
 /// Devices that an alternative does not take because no driver of its program reaches them; those
-/// of one class and with the same drivers.
+/// of the same drivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedOver {
     pub word: Name,
@@ -197,14 +197,14 @@ fn passed_over(topology: &Topology, spec: &StageSpec) -> Vec<PassedOver> {
             continue;
         }
         let any = Selector { drivers: Drivers::Unknown, ..selector.clone() };
-        let mut alike: BTreeMap<(usize, &[Name]), Vec<DeviceId>> = BTreeMap::new();
+        let mut alike: BTreeMap<&[Name], Vec<DeviceId>> = BTreeMap::new();
         for id in topology.device_ids().filter(|&id| any.accepts(topology, id)) {
             let device = topology.device(id);
             if !selector.drivers.reach(device) {
-                alike.entry((device.class, &device.drivers)).or_default().push(id);
+                alike.entry(&device.drivers).or_default().push(id);
             }
         }
-        found.extend(alike.into_iter().map(|((_, drivers), devices)| PassedOver {
+        found.extend(alike.into_iter().map(|(drivers, devices)| PassedOver {
             word: selector.word.clone(),
             devices,
             drivers: drivers.to_vec(),

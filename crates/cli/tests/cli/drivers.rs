@@ -62,7 +62,7 @@ fn stage(run: &[&str], devices: &str) -> Value {
 fn ran_on(served: &Served, submitted: &Value) -> String {
     let id = submitted["id"].as_u64().unwrap_or_else(|| panic!("{submitted:#}")).to_string();
     assert_eq!(served.code(&["wait", &id]), Some(0));
-    served.json(&["history", &id])["items"][0]["devices"].to_string()
+    served.json(&["describe", &id])["stages"][0]["devices"].to_string()
 }
 
 fn calls(served: &Served) -> Vec<String> {

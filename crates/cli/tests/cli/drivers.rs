@@ -83,7 +83,7 @@ fn only_the_trainer_beside_het_is_asked_and_once() {
     assert_eq!(asks.count(), 1, "{called:?}");
     assert!(called.iter().all(|call| call.starts_with("beside ")), "{called:?}");
     let told = served.told(&["explain"]);
-    let passed = "`gpu` passes over `photon0`, run by `photon`: its program has only the driver";
+    let passed = "`gpu` passes over `gpu0`, run by `photon`: its program has only the driver";
     assert!(told.contains(passed), "{told}");
 
     let refused = submit(&served, &stage(&["het-train", "finetune"], "gpu:1"));
@@ -98,11 +98,11 @@ fn a_file_says_better_what_its_program_has() {
     let mut job = stage(&["het-train", "finetune"], "gpu:1 | cpu:1");
     job["drivers"] = json!(["photon", "cpu"]);
     let submitted = submit(&served, &job);
-    assert!(ran_on(&served, &submitted).contains("photon0"), "{submitted:#}");
+    assert!(ran_on(&served, &submitted).contains("gpu0"), "{submitted:#}");
     // A script is any program, also one that calls the trainer among others.
     for run in [&["true"][..], &["sh", "-c", "het-train finetune; true"]] {
         let submitted = submit(&served, &stage(run, "gpu:1 | cpu:1"));
-        assert!(ran_on(&served, &submitted).contains("photon0"), "{submitted:#}");
+        assert!(ran_on(&served, &submitted).contains("gpu0"), "{submitted:#}");
     }
     assert!(calls(&served).iter().all(|call| call == "beside finetune"), "{:?}", calls(&served));
 }
@@ -114,5 +114,5 @@ fn a_trainer_that_does_not_answer_is_told_of() {
     let warning = submitted["warnings"].to_string();
     let expected = "drivers` ended with exit status: 0 and listed no drivers: its stages may be";
     assert!(warning.contains(expected), "{submitted:#}");
-    assert!(ran_on(&served, &submitted).contains("photon0"), "{submitted:#}");
+    assert!(ran_on(&served, &submitted).contains("gpu0"), "{submitted:#}");
 }

@@ -119,6 +119,7 @@ fn foreign_waits(state: &State, id: JobId, job: &Job) -> Option<Waits> {
                 | Reason::TooSpread { .. }
                 | Reason::NoCompanions { .. }
                 | Reason::NeverFits { .. }
+                | Reason::NoDriver { .. }
         )
     };
     Some(Waits { is_unschedulable: stage.wait_reasons.iter().any(lacks_nodes), message })

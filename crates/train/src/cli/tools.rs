@@ -1,7 +1,7 @@
 //! The commands that people run by hand.
 
 use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat, Score};
-use super::{show, warn};
+use super::{show, show_list, warn};
 use crate::batch::{Batch, Sequence};
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::weights::Source;
 use crate::{cpu, drivers, export, fetch, finetune, score, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,29 +79,6 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A driver may crash the process that starts it, so each is started in one of its own.
-pub fn drivers(format: Format) -> Result<ExitCode> {
-    let items: Vec<Json> = drivers::KNOWN.iter().map(|name| probed(name)).collect();
-    match format {
-        Format::Json => show_list("DriverList", &items)?,
-        Format::Table => {
-            show(&format!("{:<8} {:<7} DETAIL", "DRIVER", "STARTS"))?;
-            for item in &items {
-                let detail = item["detail"].as_str().unwrap_or_default();
-                let starts = if item["starts"] == true { "yes" } else { "no" };
-                let name = item["name"].as_str().unwrap_or_default();
-                show(&format!("{name:<8} {starts:<7} {detail}"))?;
-            }
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn show_list(kind: &str, items: &[Json]) -> Result<()> {
-    let list = json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": kind, "items": items});
-    show(&list.to_string())
-}
-
 /// Shows the tokens and the loss of every line.
 pub fn score(arguments: &Score) -> Result<ExitCode> {
     let name = drivers::chosen(&arguments.driver)?;
@@ -127,42 +104,6 @@ pub fn score(arguments: &Score) -> Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn probed(name: &str) -> Json {
-    let output = std::env::current_exe()
-        .and_then(|program| Command::new(program).args(["probe", name]).output());
-    let (starts, detail) = match output {
-        Ok(output) if output.status.success() => {
-            (true, String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let first = said.lines().find(|line| !line.trim().is_empty());
-            let first = first.map(|line| line.trim_start_matches("error: ").to_owned());
-            (false, first.unwrap_or_else(|| format!("its probe ended with {}", output.status)))
-        }
-        Err(error) => (false, format!("its probe does not start: {error}")),
-    };
-    json!({"name": name, "starts": starts, "detail": detail})
-}
-
-/// Computes one small gradient with the driver.
-pub fn probe(name: &str) -> Result<ExitCode> {
-    let name = drivers::resolve(name, None)?;
-    let weights = Arc::new(tiny::weights(1));
-    let mut driver = drivers::start(&name, &weights)?;
-    let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    driver.use_adapter(&adapter)?;
-    let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
-    let mut gradient = vec![0.0; adapter.values.len()];
-    let loss = driver.gradients(&adapter, &Batch::pack([&sequence], 4), &mut gradient)?;
-    if !loss.is_finite() {
-        let what = "its loss is not a number".to_owned();
-        return Err(Error::DriverFailed { driver: name, what });
-    }
-    show(&driver.detail())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Event, Isolation, Job, JobChange, JobId, JobSpec, Launch,
-    Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind,
-    StageSpec, StageState, StartConditions, State,
+    Alternative, Bytes, Companions, Drivers, Event, Isolation, Job, JobChange, JobId, JobSpec,
+    Launch, Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector,
+    StageKind, StageSpec, StageState, StartConditions, State,
 };
 use het_kubernetes::{
     DeviceOption, Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits,
@@ -370,5 +370,6 @@ fn selector_of(option: &DeviceOption) -> Selector {
         matches: Match::Classes(option.classes.clone()),
         memory_min: Bytes::ZERO,
         isolation: Isolation::Container,
+        drivers: Drivers::Unknown,
     }
 }

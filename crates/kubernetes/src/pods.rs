@@ -10,6 +10,7 @@ use het_core::{
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
+use crate::group_api;
 use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
 use crate::owners::JobOwner;
 use crate::resources::CPU;
@@ -43,11 +44,16 @@ pub(crate) struct Gang<'a> {
     pub resume: Option<&'a Checkpoint>,
     /// The image with `het` that supervises ranks; nobody does where it is `None`.
     pub supervisor: Option<&'a str>,
+    /// The version of the API in which kube-scheduler is told that its pods start together; nobody
+    /// is where it is `None`.
+    pub groups: Option<&'static str>,
 }
 
 /// The objects of a gang, ready to be made.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Objects {
+    /// Of a gang of several that kube-scheduler binds.
+    pub group: Option<Value>,
     /// Of a gang of several.
     pub service: Option<Value>,
     pub pods: Vec<Pod>,
@@ -107,7 +113,20 @@ impl Gang<'_> {
         let ranks = 0..self.world();
         let pods = ranks.map(|rank| self.pod(rank, &container.image)).collect();
         let service = (self.world() > 1).then(|| self.service());
-        Ok(Objects { service, pods })
+        Ok(Objects { group: self.group(), service, pods })
+    }
+
+    /// Has kube-scheduler bind all of a gang or nothing.
+    fn group(&self) -> Option<Value> {
+        let version = self.groups.filter(|_| self.world() > 1)?;
+        Some(json!({
+            "apiVersion": format!("{}/{version}", group_api::API_GROUP), "kind": group_api::KIND,
+            "metadata": {
+                "name": self.names().gang_name(), "labels": self.names().gang_labels(),
+                "ownerReferences": self.owner_references(),
+            },
+            "spec": { "schedulingPolicy": { "gang": { "minCount": self.world() } } },
+        }))
     }
 
     /// The service of a gang of several.
@@ -178,6 +197,9 @@ impl Gang<'_> {
         match self.scheduler.binding {
             Binding::Own => spec["schedulerName"] = json!(&*self.scheduler.name),
             Binding::KubeScheduler => spec["affinity"] = on_node(&node),
+        }
+        if self.groups.is_some() && self.world() > 1 {
+            spec["schedulingGroup"] = json!({ "podGroupName": names.gang_name() });
         }
         if self.world() > 1 {
             spec["hostname"] = json!(name);

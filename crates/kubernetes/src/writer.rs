@@ -1,6 +1,7 @@
 //! What is written to the API server. Each write may be made twice and is made once: names are
 //! fixed, and what is already there is looked at.
 
+mod groups;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -180,6 +181,9 @@ impl Writer {
         objects: &Objects,
         made: &mut BTreeMap<String, Made>,
     ) -> Result<(), Refusal> {
+        if let Some(group) = &objects.group {
+            self.make_group(namespace, group, wanted).await?;
+        }
         if let Some(service) = &objects.service {
             self.make_service(namespace, service, wanted).await?;
         }

@@ -3,6 +3,7 @@
 
 mod chart;
 mod gates;
+mod groups;
 mod handed_over;
 mod pods;
 mod quotas;

@@ -11,6 +11,12 @@ pub(super) enum Listing<K> {
     Done,
 }
 
+impl<K> Default for Listing<K> {
+    fn default() -> Self {
+        Self::Never
+    }
+}
+
 impl<K: Ord> Listing<K> {
     pub fn name(&mut self, key: K) {
         if let Self::UnderWay(named) = self {

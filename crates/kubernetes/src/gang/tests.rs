@@ -18,6 +18,7 @@ fn pod(phase: PodPhase) -> PodRow {
         needs: None,
         report: None,
         workload: None,
+        group: None,
     }
 }
 

@@ -285,6 +285,7 @@ fn has_lease(state: &State, job: JobId) -> bool {
 fn told(why: &Unsuitable) -> Waits {
     match why {
         Unsuitable::NoNode(message) => Waits { is_unschedulable: true, message: message.clone() },
+        Unsuitable::Incomplete(why) => Waits { is_unschedulable: false, message: why.clone() },
         Unsuitable::NotSupported(what) => Waits {
             is_unschedulable: false,
             message: format!("this scheduler does not consider {what}"),
@@ -341,10 +342,10 @@ fn priority_of(request: &Request, quotas: &Quotas) -> Priority {
     request.priority.min(quotas.priority_max(&request.of.owner.namespace))
 }
 
-/// A pod is a rank of a workload.
+/// A pod is a rank of a workload, or of a group.
 fn rank_rule(request: &Request, devices: &PodDevices) -> RankRule {
     match (request.of.kind, NonZeroU32::new(devices.count)) {
-        (ForeignKind::Workload(_), Some(count)) => RankRule::PerUnits(count),
+        (ForeignKind::Workload(_) | ForeignKind::Group, Some(count)) => RankRule::PerUnits(count),
         _ => RankRule::PerNode,
     }
 }

@@ -693,6 +693,11 @@ impl Kubernetes {
         }
         live.reports.next = now + REPORT_EVERY;
         self.ready.extend(live.reports.take(lease));
+        let hung = live.reports.take_hung().filter(|_| live.of_pod.is_none());
+        if let Some((rank, silent)) = hung {
+            live.gang.hung(rank, silent);
+            self.tell(lease);
+        }
     }
 
     /// Remembers a pod. What those of others take is capacity that is taken.

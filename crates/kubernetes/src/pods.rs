@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
     Access, BatchRange, Checkpoint, CheckpointSpec, Device, Elastic, Generation, Grant, Launch,
-    LeaseId, Name, Placement, StageKey, Topology, Volume,
+    LeaseId, Name, Placement, StageKey, StallRule, Topology, Volume,
 };
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
@@ -406,12 +406,20 @@ impl Gang<'_> {
         };
         let checkpoint = self.launch.checkpoint.as_ref();
         let signal = checkpoint.map_or("SIGTERM", |checkpoint| checkpoint.notice.as_str());
-        vec![
+        let stall = match self.launch.stall {
+            StallRule::Measured => None,
+            StallRule::After(span) => Some(span.0.to_string()),
+            StallRule::Never => Some("never".to_owned()),
+        };
+        [
             field("HET_NAMESPACE", "metadata.namespace"),
             field("HET_POD", "metadata.name"),
             json!({ "name": "HET_GRACE", "value": self.grace_seconds().to_string() }),
             json!({ "name": "HET_NOTICE_SIGNAL", "value": signal }),
         ]
+        .into_iter()
+        .chain(stall.map(|stall| json!({ "name": "HET_STALL", "value": stall })))
+        .collect()
     }
 
     /// How its ranks meet, as `torch.distributed` and `torchrun` have it.

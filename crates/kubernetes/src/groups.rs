@@ -159,10 +159,10 @@ impl GroupRow {
 ///
 /// # Errors
 /// The label that names none.
-pub(crate) fn within<'a>(
-    levels: &'a [String],
+pub(crate) fn within(
+    levels: &[String],
     level: impl Fn(&str) -> Option<Domain>,
-) -> Result<Domain, &'a str> {
+) -> Result<Domain, &str> {
     levels.iter().try_fold(Domain::Any, |within, key| {
         let domain = level(key).ok_or(key.as_str())?;
         Ok(within.min(domain))

@@ -3,18 +3,13 @@
 use std::collections::BTreeSet;
 
 /// How far the list of all objects of a kind is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Listing<K> {
+    #[default]
     Never,
     /// Those that the list has named so far.
     UnderWay(BTreeSet<K>),
     Done,
-}
-
-impl<K> Default for Listing<K> {
-    fn default() -> Self {
-        Self::Never
-    }
 }
 
 impl<K: Ord> Listing<K> {

@@ -6,6 +6,7 @@ use het_core::{Event, LeaseId, Name};
 use tokio::sync::mpsc;
 
 use crate::dra::DraNews;
+use crate::groups::GroupRow;
 use crate::names::ObjectKey;
 use crate::network::NetworkObjects;
 use crate::objects::{NodeRow, PodRow};
@@ -51,6 +52,18 @@ pub(crate) enum Message {
         uid: String,
     },
     Dra(DraNews),
+    /// Groups of pods are served in this version.
+    GroupsServed(&'static str),
+    /// It is not known which groups there are, and why.
+    GroupsUnknown(String),
+    /// A list of all groups begins: those that it does not name are gone.
+    GroupsBegin,
+    GroupsEnd,
+    Group(Box<GroupRow>),
+    GroupGone {
+        key: ObjectKey,
+        uid: String,
+    },
     /// All objects of a kind that say how nodes are connected.
     Network(Box<NetworkObjects>),
     /// The values of all priority classes.

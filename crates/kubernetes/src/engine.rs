@@ -4,6 +4,7 @@ mod adoption;
 mod beginnings;
 mod claims;
 mod clock;
+mod groups;
 mod listing;
 mod nodes;
 mod requests;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, CheckpointSpec, Event, Generation, JobId, Lease, LeaseId, Millis, Name, Outcome, Phase,
-    Placement, Plan, State, StopCause, Time, Topology,
+    Action, CheckpointSpec, Event, Generation, Lease, LeaseId, Millis, Name, Outcome, Phase, Plan,
+    State, StopCause, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
@@ -35,7 +36,7 @@ use crate::leader::Leadership;
 use crate::names::{Binding, ObjectKey, RankLabels, Scheduler};
 use crate::network::NetworkKind;
 use crate::objects::PodRow;
-use crate::owners::{Foreign, JobOwner, JobOwners};
+use crate::owners::{JobOwner, JobOwners};
 use crate::pods;
 use crate::quotas::QuotasApi;
 use crate::reports::Reports;
@@ -46,9 +47,10 @@ use crate::workload_kinds::WorkloadKind;
 use crate::writer::{Right, Wanted, Writer};
 use claims::Claims;
 use clock::Clock;
+use groups::Groups;
 use listing::Listing;
 use requests::{PodJob, Requests};
-use workloads::{Workloads, named};
+use workloads::Workloads;
 
 /// Between two reports of progress of a gang.
 const REPORT_EVERY: Millis = Millis::seconds(1);
@@ -129,6 +131,7 @@ pub struct Kubernetes {
     requests: Requests,
     workloads: Workloads,
     claims: Claims,
+    groups: Groups,
     adoption: Adoption,
     /// Plans that came before the leases of the state were taken up.
     postponed: Vec<Plan>,
@@ -256,6 +259,7 @@ impl Kubernetes {
             for kind in NetworkKind::ALL {
                 cluster.spawn(watch::network(client.clone(), kind, sender.clone()));
             }
+            cluster.spawn(watch::groups(client.clone(), sender.clone()));
             for kind in WorkloadKind::all() {
                 let watched = (client.clone(), kind, scheduler.clone(), sender.clone());
                 cluster.spawn(watch::workloads(watched));
@@ -298,6 +302,7 @@ impl Kubernetes {
             requests: Requests::default(),
             workloads: Workloads::default(),
             claims,
+            groups: Groups::default(),
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
@@ -421,6 +426,7 @@ impl Kubernetes {
                     launch,
                     resume: resume.as_ref(),
                     supervisor: self.supervisor.as_deref(),
+                    groups: self.groups.of_gangs(self.scheduler.binding),
                 };
                 let objects = self.prepared(&gang);
                 let place = Place::of(&gang);
@@ -434,23 +440,6 @@ impl Kubernetes {
             | Action::Unclaim { .. }
             | Action::Prepare { .. }
             | Action::Unprepare { .. } => {}
-        }
-    }
-
-    /// Starts a job that is an object of somebody else.
-    fn start_foreign(
-        &mut self,
-        lease: LeaseId,
-        (job, object): (JobId, &Foreign),
-        placement: &Placement,
-    ) {
-        let topology = Arc::clone(&self.topology);
-        match named(job, object) {
-            Some(named) => self.start_workload(lease, named, (&topology, placement)),
-            None => {
-                let of_pod = PodJob { job, pod: object.owner.clone() };
-                self.give_node(lease, of_pod, (&topology, placement));
-            }
         }
     }
 
@@ -500,7 +489,7 @@ impl Kubernetes {
     }
 
     fn stop(&mut self, lease: LeaseId, stop: Stop) {
-        if self.stop_workload(lease, stop.cause) {
+        if self.stop_workload(lease, stop.cause) || self.stop_group(lease, stop.cause) {
             return;
         }
         let Some(live) = self.leases.get_mut(&lease).filter(|live| live.stop.is_none()) else {
@@ -558,6 +547,10 @@ impl Kubernetes {
             pods.filter_map(|(key, _)| self.pods.get(key)).map(|(row, _)| row.clone()).collect();
         rows.iter().for_each(|row| self.count_claims_of(row));
         if let Some(service) = live.and_then(|live| live.service) {
+            // It has the same name.
+            if let Some(version) = self.groups.of_gangs(self.scheduler.binding) {
+                self.cluster.spawn(self.writer.clone().delete_group(service.clone(), version));
+            }
             self.cluster.spawn(self.writer.clone().delete_service(service));
         }
         self.ready.push_back(Event::StageEnded { lease, outcome });
@@ -580,6 +573,12 @@ impl Kubernetes {
             Message::WorkloadsEnd(kind) => self.workloads_listed(kind),
             Message::Workload(row) => self.see_workload(*row),
             Message::WorkloadGone { name, uid } => self.see_workload_gone(&name, &uid),
+            Message::GroupsServed(version) => self.groups_served(version),
+            Message::GroupsUnknown(why) => self.groups_unknown(why),
+            Message::GroupsBegin => self.groups_begin(),
+            Message::GroupsEnd => self.groups_listed(),
+            Message::Group(row) => self.see_group(*row),
+            Message::GroupGone { key, uid } => self.see_group_gone(&key, &uid),
             Message::Network(objects) => {
                 if let Some(inventory) = &mut self.inventory {
                     inventory.see_network(*objects);
@@ -588,7 +587,10 @@ impl Kubernetes {
             Message::PriorityClasses(values) => self.see_priority_classes(values),
             Message::NotUnsuspended { lease, reason } => self.not_unsuspended(lease, reason),
             Message::Suspended { lease, version } => self.suspended(lease, version),
-            Message::NotPlaced { lease, uid, reason } => self.not_placed(lease, &uid, reason),
+            Message::NotPlaced { lease, uid, reason } => {
+                self.not_placed(lease, &uid, reason.clone());
+                self.group_pod_not_placed(lease, &uid, reason);
+            }
             Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
@@ -624,6 +626,7 @@ impl Kubernetes {
                 self.see_rank(rank, &row);
             }
             None if self.see_workload_pod(&row) => {}
+            None if self.see_group_pod(&row) => {}
             None => {
                 self.see_stray(&row);
                 self.see_request(&row);
@@ -675,6 +678,11 @@ impl Kubernetes {
         }
         live.reports.next = now + REPORT_EVERY;
         self.ready.extend(live.reports.take(lease));
+        let hung = live.reports.take_hung().filter(|_| live.of_pod.is_none());
+        if let Some((rank, silent)) = hung {
+            live.gang.hung(rank, silent);
+            self.tell(lease);
+        }
     }
 
     /// Remembers a pod. What those of others take is capacity that is taken.
@@ -730,6 +738,7 @@ impl Kubernetes {
             self.tell(rank.lease);
         }
         self.see_workload_pod_gone(&row);
+        self.see_group_pod_gone(&row);
         self.requests.over(uid);
     }
 
@@ -800,6 +809,7 @@ impl Engine for Kubernetes {
         self.leases.clear();
         self.requests.forget_leases();
         self.workloads.forget_leases();
+        self.groups.forget_leases();
         self.looks.clear();
         self.postponed.clear();
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));

@@ -7,11 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Bytes, Device, DeviceClass, Event, HostResources, Name, Node, NodeId, Share, State, Topology,
+    Bytes, Device, DeviceClass, Domain, Event, HostResources, Name, Node, NodeId, Share, State,
+    Topology,
 };
 
 use crate::device_table::{DeviceTable, Known, dra_taints};
 use crate::dra::{Claimable, claimed};
+use crate::names::HOSTNAME;
 use crate::network::{Network, NetworkObjects};
 use crate::objects::NodeRow;
 use crate::resources::{CPU, is_device};
@@ -101,6 +103,29 @@ impl Inventory {
     pub fn see_network(&mut self, objects: NetworkObjects) {
         self.network.take(objects);
         self.changed.extend(self.nodes.keys().cloned());
+        self.revision += 1;
+    }
+
+    /// The part of the network that lies within one value of a label of nodes, as far as those go
+    /// that offer a resource: the largest. `None` where some of them have not that label, or where
+    /// even racks lie in several.
+    pub fn level(&self, label: &str, resource: &str) -> Option<Domain> {
+        if label == HOSTNAME {
+            return Some(Domain::Node);
+        }
+        let (mut racks, mut pods) = (BTreeMap::new(), BTreeMap::new());
+        let (mut are_racks, mut are_pods) = (true, true);
+        for (row, _) in self.offering(resource) {
+            let value = row.labels.get(label)?;
+            let (rack, pod) = self.network.around(row);
+            are_racks &= racks.entry(rack).or_insert(value) == &value;
+            are_pods &= pods.entry(pod).or_insert(value) == &value;
+        }
+        match (are_pods, are_racks) {
+            (true, true) => Some(Domain::Pod),
+            (_, true) => Some(Domain::Rack),
+            _ => None,
+        }
     }
 
     /// Takes over the devices of a node that are claimed and not requested.

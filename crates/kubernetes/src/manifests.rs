@@ -116,9 +116,12 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 /// and whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
+    let mut of_groups = vec!["list", "watch"];
     if binding == Binding::KubeScheduler {
         // To remove a gate.
         of_pods.push("patch");
+        // Of gangs of jobs.
+        of_groups.extend(["create", "delete"]);
     }
     let own = json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
@@ -140,6 +143,11 @@ fn rules(binding: Binding) -> Vec<Value> {
         {
             "apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"],
             "verbs": ["list", "watch"],
+        },
+        { "apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups"], "verbs": of_groups },
+        {
+            "apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups/status"],
+            "verbs": ["patch"],
         },
     ]);
     let of_workloads = of_workloads().into_iter().map(|(group, plurals)| {

@@ -85,10 +85,17 @@ pub(crate) struct PodSpec {
     node_selector: BTreeMap<String, String>,
     affinity: Affinity,
     scheduling_gates: Vec<SchedulingGate>,
-    scheduling_group: Option<IgnoredAny>,
+    scheduling_group: Option<SchedulingGroup>,
     resource_claims: Vec<PodClaimSpec>,
     topology_spread_constraints: Vec<SpreadConstraint>,
     volumes: Vec<PodVolume>,
+}
+
+/// The group that a pod says it is of.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SchedulingGroup {
+    pod_group_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -260,6 +267,8 @@ pub(crate) struct PodRow {
     pub report: Option<Arc<str>>,
     /// The workload of somebody else that its labels say it is of.
     pub workload: Option<Arc<WorkloadName>>,
+    /// The name of the group of pods of its namespace that it is of, where it asks this scheduler.
+    pub group: Option<Arc<str>>,
 }
 
 /// How far a pod is.
@@ -357,6 +366,8 @@ impl PodRow {
             && pod.spec.scheduling_gates.is_empty()
             && annotations.contains_key(names::EPOCH);
         let ungated_for = annotations.get(names::NODE).filter(|_| is_ungated).cloned();
+        let group = pod.spec.scheduling_group.as_ref().filter(|_| is_ours && rank.is_none());
+        let group = group.and_then(|group| group.pod_group_name.as_deref()).map(Arc::from);
         let trouble = pod.status.as_ref().and_then(|status| status.trouble(scheduler.binding));
         Some(Self {
             key,
@@ -371,6 +382,7 @@ impl PodRow {
             needs: needs.map(Arc::new),
             report: report.map(|text| text.as_str().into()),
             workload: workload.map(Arc::new),
+            group,
         })
     }
 
@@ -446,7 +458,13 @@ impl PodTemplate {
         annotations: &BTreeMap<String, String>,
         scheduler: &Scheduler,
     ) -> PodNeeds {
-        self.spec.needs(profile, annotations, scheduler)
+        let mut needs = self.spec.needs(profile, annotations, scheduler);
+        if self.spec.scheduling_group.is_some() {
+            // They start together as it is, and what else their group says is not read.
+            let what = "pods of a workload that are of a group, too (`schedulingGroup`)";
+            needs.not_supported.get_or_insert_with(|| what.to_owned());
+        }
+        needs
     }
 }
 
@@ -544,7 +562,14 @@ impl PodSpec {
                 "resource claims, where kube-scheduler binds",
             ),
             (self.resource_claims.len() > 1, "several resource claims"),
-            (self.scheduling_group.is_some(), "a group of pods (`schedulingGroup`)"),
+            (
+                self.scheduling_group.is_some() && !self.resource_claims.is_empty(),
+                "resource claims of pods of a group",
+            ),
+            (
+                self.scheduling_group.as_ref().is_some_and(|it| it.pod_group_name.is_none()),
+                "a `schedulingGroup` that names no PodGroup",
+            ),
             (self.volumes.iter().any(|it| it.ephemeral.is_some()), "a generic ephemeral volume"),
         ];
         rules.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))

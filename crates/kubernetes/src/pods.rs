@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
     Access, BatchRange, Checkpoint, CheckpointSpec, Device, Elastic, Generation, Grant, Launch,
-    LeaseId, Name, Placement, StageKey, Topology, Volume,
+    LeaseId, Name, Placement, StageKey, StallRule, Topology, Volume,
 };
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
 use crate::device_table::dra_taints;
 use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, Wish, claimed};
+use crate::group_api;
 use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
 use crate::owners::JobOwner;
 use crate::resources::CPU;
@@ -48,11 +49,16 @@ pub(crate) struct Gang<'a> {
     pub resume: Option<&'a Checkpoint>,
     /// The image with `het` that supervises ranks; nobody does where it is `None`.
     pub supervisor: Option<&'a str>,
+    /// The version of the API in which kube-scheduler is told that its pods start together; nobody
+    /// is where it is `None`.
+    pub groups: Option<&'static str>,
 }
 
 /// The objects of a gang, ready to be made.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Objects {
+    /// Of a gang of several that kube-scheduler binds.
+    pub group: Option<Value>,
     /// Of a gang of several.
     pub service: Option<Value>,
     pub pods: Vec<Pod>,
@@ -191,7 +197,20 @@ impl Gang<'_> {
         let pods = ranks.map(|rank| self.pod(rank, &container.image));
         let pods = pods.collect::<Result<_, _>>()?;
         let service = (self.world() > 1).then(|| self.service());
-        Ok(Objects { service, pods })
+        Ok(Objects { group: self.group(), service, pods })
+    }
+
+    /// Has kube-scheduler bind all of a gang or nothing.
+    fn group(&self) -> Option<Value> {
+        let version = self.groups.filter(|_| self.world() > 1)?;
+        Some(json!({
+            "apiVersion": format!("{}/{version}", group_api::API_GROUP), "kind": group_api::KIND,
+            "metadata": {
+                "name": self.names().gang_name(), "labels": self.names().gang_labels(),
+                "ownerReferences": self.owner_references(),
+            },
+            "spec": { "schedulingPolicy": { "gang": { "minCount": self.world() } } },
+        }))
     }
 
     /// The service of a gang of several.
@@ -267,6 +286,9 @@ impl Gang<'_> {
         if let Some(claim) = &claim {
             spec["resourceClaims"] = json!([{ "name": DEVICES, "resourceClaimName": claim.name }]);
             spec["containers"][0]["resources"]["claims"] = json!([{ "name": DEVICES }]);
+        }
+        if self.groups.is_some() && self.world() > 1 {
+            spec["schedulingGroup"] = json!({ "podGroupName": names.gang_name() });
         }
         if self.world() > 1 {
             spec["hostname"] = json!(name);
@@ -526,12 +548,20 @@ impl Gang<'_> {
         };
         let checkpoint = self.launch.checkpoint.as_ref();
         let signal = checkpoint.map_or("SIGTERM", |checkpoint| checkpoint.notice.as_str());
-        vec![
+        let stall = match self.launch.stall {
+            StallRule::Measured => None,
+            StallRule::After(span) => Some(span.0.to_string()),
+            StallRule::Never => Some("never".to_owned()),
+        };
+        [
             field("HET_NAMESPACE", "metadata.namespace"),
             field("HET_POD", "metadata.name"),
             json!({ "name": "HET_GRACE", "value": self.grace_seconds().to_string() }),
             json!({ "name": "HET_NOTICE_SIGNAL", "value": signal }),
         ]
+        .into_iter()
+        .chain(stall.map(|stall| json!({ "name": "HET_STALL", "value": stall })))
+        .collect()
     }
 
     /// How its ranks meet, as `torch.distributed` and `torchrun` have it.

@@ -21,8 +21,8 @@ pub enum Unsuitable {
     NoNode(String),
     /// This scheduler does not do what it asks for.
     NotSupported(String),
-    /// Somebody else has to say or make something first.
-    Awaits(String),
+    /// What is to be there before it is not there yet: one sentence.
+    Incomplete(String),
 }
 
 /// What somebody else made that asks this scheduler for nodes: a pod, or a workload, which has

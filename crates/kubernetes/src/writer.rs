@@ -2,6 +2,7 @@
 //! fixed, and what is already there is looked at.
 
 mod claims;
+mod groups;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -184,6 +185,9 @@ impl Writer {
         objects: &Objects,
         made: &mut BTreeMap<String, Made>,
     ) -> Result<(), Refusal> {
+        if let Some(group) = &objects.group {
+            self.make_group(namespace, group, wanted).await?;
+        }
         if let Some(service) = &objects.service {
             self.make_service(namespace, service, wanted).await?;
         }

@@ -8,6 +8,7 @@ mod bounded;
 mod devices;
 mod disk;
 mod events;
+mod following;
 mod jobs;
 mod limits;
 mod listen;

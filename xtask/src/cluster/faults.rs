@@ -228,7 +228,7 @@ impl Run<'_> {
 
     fn job(&mut self, number: u64) -> Value {
         let devices = match self.draw.between(0, 2) {
-            0 => format!("l4:{}", self.draw.between(1, 3)),
+            0 => format!("mi300x:{}", self.draw.between(1, 3)),
             _ => format!("h100-sxm5-80:{}", self.draw.between(1, 12)),
         };
         let time = format!("{}ms", self.draw.between(300, 3_000));
@@ -283,7 +283,7 @@ impl Run<'_> {
 /// What a driver of dynamic resource allocation offers on each node, and their class.
 fn claimable() -> Value {
     let device = |at: u64| {
-        let product = json!({ "string": "NVIDIA L4" });
+        let product = json!({ "string": "AMD Instinct MI300X" });
         json!({ "name": format!("gpu-{at}"), "attributes": { "productName": product } })
     };
     let slices = (0..NODES).map(|number| {
@@ -292,16 +292,16 @@ fn claimable() -> Value {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
             "metadata": { "name": node },
             "spec": {
-                "driver": "gpu.nvidia.com", "nodeName": node,
+                "driver": "gpu.amd.com", "nodeName": node,
                 "pool": { "name": node, "generation": 1, "resourceSliceCount": 1 },
                 "devices": (0..CLAIMABLE).map(device).collect::<Vec<_>>(),
             },
         })
     });
-    let selector = json!({ "cel": { "expression": "device.driver == 'gpu.nvidia.com'" } });
+    let selector = json!({ "cel": { "expression": "device.driver == 'gpu.amd.com'" } });
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
-        "metadata": { "name": "gpu.nvidia.com" }, "spec": { "selectors": [selector] },
+        "metadata": { "name": "gpu.amd.com" }, "spec": { "selectors": [selector] },
     });
     let items: Vec<Value> = slices.chain([class]).collect();
     json!({ "apiVersion": "v1", "kind": "List", "items": items })

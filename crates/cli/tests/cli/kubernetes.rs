@@ -4,6 +4,7 @@
 mod chart;
 mod claims;
 mod gates;
+mod groups;
 mod handed_over;
 mod pods;
 mod quotas;

@@ -9,6 +9,7 @@ use super::{Adoption, Kubernetes, Listing, Live, Place, Stop};
 use crate::gang::Gang;
 use crate::names::{Binding, ObjectKey};
 use crate::objects::{PodPhase, PodRow};
+use crate::owners::ForeignKind;
 use crate::pods;
 
 impl Kubernetes {
@@ -64,9 +65,10 @@ impl Kubernetes {
     fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
         let lease = &state.leases()[&id];
         if let Some(object) = self.owners.foreign(lease.stage.job) {
-            return match named(lease.stage.job, &object) {
-                Some(named) => self.take_up_workload(state, id, named),
-                None => self.take_up_pod(state, id, object.owner),
+            return match (named(lease.stage.job, &object), object.kind) {
+                (Some(named), _) => self.take_up_workload(state, id, named),
+                (None, ForeignKind::Group) => self.take_up_group(state, id, object.owner),
+                (None, _) => self.take_up_pod(state, id, object.owner),
             };
         }
         let job = &state.jobs()[&lease.stage.job];
@@ -94,6 +96,7 @@ impl Kubernetes {
             launch,
             resume: job.stages[index].checkpoint.as_ref(),
             supervisor: self.supervisor.as_deref(),
+            groups: self.groups.of_gangs(self.scheduler.binding),
         };
         let names = gang.pod_names();
         let key = |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };

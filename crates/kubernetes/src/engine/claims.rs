@@ -94,7 +94,9 @@ impl Claims {
         let claim = named.as_ref().and_then(|key| self.dra.claim(key));
         let Some(claim) = claim else {
             let name = named.map(|key| format!(" `{}`", key.name)).unwrap_or_default();
-            return Err(Unsuitable::Awaits(format!("its resource claim{name} is not there yet")));
+            return Err(Unsuitable::Incomplete(format!(
+                "its resource claim{name} is not there yet"
+            )));
         };
         if claim.allocated.is_empty() {
             return Ok(claim);
@@ -102,7 +104,7 @@ impl Claims {
         match self.is_left(claim, row) {
             true => {
                 let what = format!("its resource claim `{}` is given back", claim.key.name);
-                Err(Unsuitable::Awaits(what))
+                Err(Unsuitable::Incomplete(what))
             }
             false => {
                 let what = "a resource claim that is allocated already";
@@ -129,7 +131,7 @@ impl Claims {
     ) -> Result<Option<Claim>, String> {
         let Some(name) = row.claims.first() else { return Ok(None) };
         let claim = self.claim_of(row, name.as_deref()).map_err(|why| match why {
-            Unsuitable::NoNode(why) | Unsuitable::Awaits(why) => why,
+            Unsuitable::NoNode(why) | Unsuitable::Incomplete(why) => why,
             Unsuitable::NotSupported(what) => format!("this scheduler does not consider {what}"),
         })?;
         let given = claim.asks.as_ref().ok().and_then(|ask| {

@@ -57,6 +57,11 @@ impl Requests {
         self.forget(uid);
     }
 
+    /// Somebody was told what it asks for.
+    pub fn are_told(&self, uid: &str) -> bool {
+        self.told.contains_key(uid)
+    }
+
     /// What it asked for is told again.
     pub fn forget(&mut self, uid: &str) {
         self.told.remove(uid);
@@ -109,7 +114,8 @@ impl Kubernetes {
             return;
         }
         let is_other = self.requests.offers.renew(inventory);
-        if is_other || !self.requests.is_told {
+        let is_all = is_other || !self.requests.is_told;
+        if is_all {
             let waiting = self.pods.values().filter(|(row, _)| row.needs.is_some());
             let waiting: Vec<PodRow> = waiting.map(|(row, _)| row.clone()).collect();
             self.requests.is_told = true;
@@ -117,6 +123,7 @@ impl Kubernetes {
             self.tell_absent();
             self.tell_workloads();
         }
+        self.tell_groups(is_all);
     }
 
     /// Jobs whose pod went, or asks no more, while nobody watched.
@@ -134,6 +141,9 @@ impl Kubernetes {
 
     /// What a pod asks for now.
     pub(super) fn see_request(&mut self, row: &PodRow) {
+        if self.groups.touch(row) {
+            return;
+        }
         let requests = &mut self.requests;
         let Some(inventory) = self.inventory.as_ref().filter(|_| requests.is_told) else { return };
         if requests.leases.contains_key(&row.uid) || self.workloads.suspends(row) {
@@ -176,8 +186,9 @@ impl Kubernetes {
         };
         let PodJob { pod, .. } = of_pod.clone();
         let key = pod.key();
-        // Another job of the same pod has a lease: this one is of nobody.
-        let is_another = self.requests.leases.contains_key(&pod.uid);
+        // Another job of the same pod has a lease, or its group has: this one is of nobody.
+        let is_placed = self.pods.get(&key).is_some_and(|(row, _)| self.groups.places(row));
+        let is_another = is_placed || self.requests.leases.contains_key(&pod.uid);
         let is_waiting = |row: &PodRow| {
             row.uid == pod.uid && row.node.is_none() && !row.is_deleting && !row.phase.has_ended()
         };
@@ -224,7 +235,7 @@ impl Kubernetes {
         self.leases.insert(lease, live);
         self.requests.leases.insert(pod.uid, lease);
         self.count_claims_of(&waiting);
-        let objects = pods::Objects { service: None, pods: vec![given] };
+        let objects = pods::Objects { group: None, service: None, pods: vec![given] };
         self.cluster.spawn(self.writer.clone().begin(right, pod.namespace, objects));
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::needs::{NodeRule, PodNeeds};
-use crate::objects::PodFailure;
+use crate::objects::{PodFailure, PodPhase};
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
 use crate::workloads::SuspendedBy;
 
@@ -37,6 +37,7 @@ fn pod(uid: &str) -> PodRow {
         needs: Some(Arc::new(needs)),
         report: None,
         workload: None,
+        group: None,
     }
 }
 

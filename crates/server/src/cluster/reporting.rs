@@ -84,7 +84,7 @@ impl ForeignReports {
         conditions: &ForeignConditions,
     ) {
         let is_over = job.end.is_some();
-        if matches!(object.kind, ForeignKind::Workload(_)) {
+        if matches!(object.kind, ForeignKind::Workload(_) | ForeignKind::Group) {
             let status = resource_status(state, id, job);
             if self.states.get(&id) != Some(&status.state) {
                 self.states.insert(id, status.state.clone());

@@ -287,7 +287,7 @@ fn has_lease(state: &State, job: JobId) -> bool {
 fn told(why: &Unsuitable) -> Waits {
     match why {
         Unsuitable::NoNode(message) => Waits { is_unschedulable: true, message: message.clone() },
-        Unsuitable::Awaits(message) => Waits { is_unschedulable: false, message: message.clone() },
+        Unsuitable::Incomplete(why) => Waits { is_unschedulable: false, message: why.clone() },
         Unsuitable::NotSupported(what) => Waits {
             is_unschedulable: false,
             message: format!("this scheduler does not consider {what}"),
@@ -353,11 +353,11 @@ fn count_of(option: &DeviceOption, request: &Request) -> u32 {
     option.count.saturating_mul(request.ranks)
 }
 
-/// A pod is a rank of a workload.
+/// A pod is a rank of a workload, or of a group.
 fn rank_rule(request: &Request, devices: &PodDevices) -> RankRule {
     let count = devices.options.first().map_or(0, |option| option.count);
     match (request.of.kind, NonZeroU32::new(count)) {
-        (ForeignKind::Workload(_), Some(count)) => RankRule::PerUnits(count),
+        (ForeignKind::Workload(_) | ForeignKind::Group, Some(count)) => RankRule::PerUnits(count),
         _ => RankRule::PerNode,
     }
 }

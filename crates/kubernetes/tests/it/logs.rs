@@ -188,7 +188,9 @@ fn logs_are_followed_over_broken_connections_and_attempts() {
                 3 => {
                     let inner = fake.0.lock().expect("nobody panics with it");
                     let added = json!({ "type": "ADDED", "object": pod(2, 0) });
-                    inner.watchers.iter().for_each(|to| drop(to.write(format!("{added}\n"))));
+                    for to in &inner.watchers {
+                        let _ = to.write(format!("{added}\n"));
+                    }
                 }
                 4 => drop(ends.take()),
                 _ => {}

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Drivers, Event, Isolation, Job, JobChange, JobId, JobSpec,
-    Launch, Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector,
-    StageKind, StageSpec, StageState, StartConditions, State,
+    Alternative, Bytes, Companions, Drivers, Event, Job, JobChange, JobId, JobSpec, Launch, Match,
+    Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind, StageSpec,
+    StageState, StartConditions, State,
 };
 use het_kubernetes::{
     DeviceOption, Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits,
@@ -369,7 +369,8 @@ fn selector_of(option: &DeviceOption) -> Selector {
         word: format!("{} ({})", option.resource, names.join(", ")).as_str().into(),
         matches: Match::Classes(option.classes.clone()),
         memory_min: Bytes::ZERO,
-        isolation: Isolation::Container,
+        // As it is read from the log, so that the next server knows it for what it was.
+        isolation: Launch::default().isolation(),
         drivers: Drivers::Unknown,
     }
 }

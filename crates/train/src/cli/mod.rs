@@ -3,6 +3,8 @@
 //! The only place that prints: results on standard output, all else on standard error.
 
 mod arguments;
+mod inference_bench;
+mod precision;
 mod stages;
 mod tools;
 
@@ -28,6 +30,7 @@ pub fn main() -> ExitCode {
         Command::Probe { driver } => tools::probe(&driver),
         Command::Tiny { output, seed } => tools::tiny(&output, seed),
         Command::BenchStep(arguments) => tools::bench_step(&arguments),
+        Command::BenchInference(arguments) => inference_bench::run(&arguments),
     };
     match result {
         Ok(code) => code,

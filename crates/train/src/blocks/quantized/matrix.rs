@@ -1,8 +1,7 @@
 //! One weight matrix of integers and its product.
 
 use super::activations::Activations;
-use super::instructions::Instructions;
-use super::kernels::{self, Group, Panel, Quad};
+use super::kernels::{self, Group, Instructions, Panel, Quad};
 use super::{GROUP, LANES, QUAD, QUADS_IN_GROUP};
 use half::f16;
 use rayon::prelude::*;

@@ -10,11 +10,10 @@
 //! next. Inputs beyond the last are zeros.
 
 mod activations;
-mod instructions;
 mod kernels;
 mod matrix;
 
-pub use instructions::Instructions;
+pub use kernels::Instructions;
 pub use matrix::{Format, Join, Matrix};
 
 /// Outputs of a panel: i32 lanes of the widest vector.

@@ -8,7 +8,6 @@ mod portable;
 mod x86;
 
 use super::activations::Rows;
-use super::instructions::Instructions;
 use super::{GROUP, LANES, QUAD, QUADS_IN_GROUP};
 use half::f16;
 use multiversion::multiversion;
@@ -73,6 +72,44 @@ pub enum Panel<'a> {
     Int4(&'a [Group]),
 }
 
+/// Instruction sets that there are kernels for, the slowest first.
+///
+/// Others, such as NEON's dot products and AVX-VNNI, get the portable code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instructions {
+    Portable,
+    Avx2,
+    /// With the rest of what Ice Lake and Zen 4 brought: earlier processors slow down for AVX-512.
+    Avx512Vnni,
+}
+
+impl Instructions {
+    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512Vnni];
+
+    /// The fastest that this processor has.
+    pub fn best() -> Self {
+        let here = Self::ALL.into_iter().rfind(|instructions| instructions.is_here());
+        here.unwrap_or(Self::Portable)
+    }
+
+    /// Whether this processor has them.
+    pub fn is_here(self) -> bool {
+        match self {
+            Self::Portable => true,
+            Self::Avx2 => has_avx2(),
+            Self::Avx512Vnni => has_avx512_vnni(),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable code",
+            Self::Avx2 => "AVX2",
+            Self::Avx512Vnni => "AVX-512 VNNI",
+        }
+    }
+}
+
 /// `out[rows, 16] = rows Wᵀ`, but for the scales of the rows. Every instruction set gives the same
 /// bits.
 pub fn product(
@@ -88,18 +125,27 @@ pub fn product(
     }
 }
 
-#[multiversion(targets("x86_64+avx2+f16c"))]
-fn avx2(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
-    multiversion::target::match_target! {
-        "x86_64+avx2+f16c" => x86::avx2(panel, rows, out),
-        _ => { portable::product(panel, rows, out) }
-    }
+/// The product for one set of instructions, and whether the processor has them: what calls the one
+/// answers the other.
+macro_rules! compiled_for {
+    ($target:tt, $product:ident, $is_here:ident) => {
+        #[multiversion(targets($target))]
+        fn $product(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+            multiversion::target::match_target! {
+                $target => x86::$product(panel, rows, out),
+                _ => { portable::product(panel, rows, out) }
+            }
+        }
+
+        #[multiversion(targets($target))]
+        fn $is_here() -> bool {
+            multiversion::target::match_target! {
+                $target => true,
+                _ => { false }
+            }
+        }
+    };
 }
 
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vnni"))]
-fn avx512_vnni(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
-    multiversion::target::match_target! {
-        "x86_64+avx512f+avx512bw+avx512vnni" => x86::avx512_vnni(panel, rows, out),
-        _ => { portable::product(panel, rows, out) }
-    }
-}
+compiled_for!("x86_64+avx2+f16c", avx2, has_avx2);
+compiled_for!("x86_64+avx512f+avx512bw+avx512vnni", avx512_vnni, has_avx512_vnni);

@@ -1,5 +1,6 @@
 //! `--precision`: what it computes with, what it says of that, and what it refuses.
 
+use serde_json::Value as Json;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -46,12 +47,12 @@ impl Scene {
         let _ = fs::remove_file(self.path("progress"));
         let output = self.evaluate(precision, more);
         assert!(output.status.success(), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let loss = said.lines().find_map(|line| line.strip_prefix("loss "));
-        let loss = loss.and_then(|loss| loss.parse().ok()).expect("a loss");
         let progress = fs::read_to_string(self.path("progress")).expect("it was written");
-        let driver = progress.lines().find(|line| line.contains("detail")).expect("a driver");
-        (loss, driver.to_owned())
+        let lines = progress.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+        let lines: Vec<Json> = lines.collect();
+        let loss = lines.iter().find_map(|line| line["result"]["loss"].as_f64());
+        let detail = lines.iter().find_map(|line| line["detail"].as_str());
+        (loss.expect("a loss"), detail.expect("a driver").to_owned())
     }
 }
 

@@ -30,14 +30,13 @@ impl Sizes {
     }
 }
 
-/// A device, and memory that it and the processor see. Its objects live as long as the process.
+/// A device, and memory that it and the processor see. Its objects are left to the end of the
+/// process.
 struct Device {
     name: String,
     device: ash::Device,
     family: u32,
     memory_type: u32,
-    _instance: ash::Instance,
-    _entry: Entry,
 }
 
 /// A buffer of f32 values, mapped.
@@ -50,8 +49,10 @@ struct Values {
 impl Device {
     /// The first device that computes, or why there is none.
     fn open() -> Result<Self, String> {
-        // SAFETY: the loader is not unloaded while the process lives.
+        // SAFETY: the loader is a library that may be opened anywhere.
         let entry = unsafe { Entry::load() }.map_err(|error| error.to_string())?;
+        // A driver's threads may outlive the device: nothing is unloaded.
+        let entry: &'static Entry = Box::leak(Box::new(entry));
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
         let request = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the request is whole, and the entry outlives the instance.
@@ -83,7 +84,7 @@ impl Device {
         let device = unsafe { instance.create_device(physical, &request, None) }.map_err(text)?;
         let name = properties.device_name_as_c_str().unwrap_or(c"?");
         let name = CStr::to_string_lossy(name).into_owned();
-        Ok(Self { name, device, family, memory_type, _instance: instance, _entry: entry })
+        Ok(Self { name, device, family, memory_type })
     }
 
     fn values(&self, values: &[f32]) -> Values {
@@ -97,7 +98,10 @@ impl Device {
         unsafe {
             let buffer = self.device.create_buffer(&request, None).expect("a buffer");
             let needs = self.device.get_buffer_memory_requirements(buffer);
-            assert!(needs.memory_type_bits & 1 << self.memory_type != 0, "a buffer may lie there");
+            assert!(
+                needs.memory_type_bits & (1 << self.memory_type) != 0,
+                "a buffer may lie there"
+            );
             let request = vk::MemoryAllocateInfo::default()
                 .allocation_size(needs.size)
                 .memory_type_index(self.memory_type);

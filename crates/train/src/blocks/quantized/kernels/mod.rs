@@ -48,7 +48,7 @@ impl Group {
 
     pub fn nibble(&self, lane: usize, input: usize) -> u8 {
         let (pair, byte, shift) = place(lane, input);
-        self.pairs[pair].0[byte] >> shift & 0xf
+        (self.pairs[pair].0[byte] >> shift) & 0xf
     }
 
     /// Writes one weight of four bits over zeros.

@@ -1,12 +1,13 @@
 //! `--precision` and `--instructions`, as what they ask for.
 
 use super::arguments::{InstructionSet, Number, Precision};
+use super::warn;
 use crate::blocks::quantized::{Format, Instructions};
 use crate::error::{Error, Result};
 use crate::precision;
 use crate::weights::Weights;
 
-/// Rounds the weights as the arguments say.
+/// Rounds the weights as the arguments say, and says what computes then.
 pub fn apply(arguments: &Precision, weights: &mut Weights) -> Result<()> {
     let format = match arguments.precision {
         Number::F32 => return Ok(()),
@@ -15,6 +16,7 @@ pub fn apply(arguments: &Precision, weights: &mut Weights) -> Result<()> {
     };
     let instructions = instructions(arguments.instructions)?;
     precision::quantize(&mut weights.parameters, &weights.architecture, format, instructions);
+    warn(&precision::arithmetic(&weights.parameters));
     Ok(())
 }
 

@@ -74,10 +74,26 @@ fn a_stage_computes_in_its_precision_and_says_so() {
 }
 
 #[test]
-fn a_precision_that_is_not_there_is_refused_by_name() {
+fn what_is_not_there_is_refused_by_name() {
     let scene = Scene::new();
-    let output = scene.evaluate("fp8", &[]);
-    assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("fp8") && said.contains("int8"), "{said}");
+    let check = |output: Output, words: [&str; 2]| {
+        assert!(!output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    };
+    check(scene.evaluate("fp8", &[]), ["fp8", "int8"]);
+    let portable = ["--instructions", "portable"];
+    check(scene.evaluate("fp32", &portable), ["`--instructions` is of integer products", "f32"]);
+    let mut training = Command::new(BINARY);
+    training.arg("finetune").arg("--weights").arg(scene.path("model"));
+    training.arg("--data").arg(scene.path("tokens")).arg("--output").arg(scene.path("adapter"));
+    training.args(["--steps", "1"]).env("HET_PRECISION", "int8").env_remove("HET_DEVICES");
+    for name in ["HET_NOTICE", "HET_RESUME_FROM", "HET_CHECKPOINT_DIR", "HET_PROGRESS"] {
+        training.env_remove(name);
+    }
+    let output = training.output().expect("the binary starts");
+    check(output, ["`finetune` computes in f32, and `int8` is asked for", "hint: "]);
+    assert!(!scene.path("adapter").exists());
+    let output = training.env("HET_PRECISION", "fp32").output().expect("the binary starts");
+    assert!(output.status.success(), "{output:?}");
 }

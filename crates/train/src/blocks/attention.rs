@@ -367,8 +367,8 @@ mod tests {
             &forward(&values).1,
             check.upstream(),
             &mut Gradients {
-                qkv: linear::Gradient::Full { weight: Weight::F32(qkv), bias: qkv_bias },
-                output: linear::Gradient::Full { weight: Weight::F32(output), bias: output_bias },
+                qkv: linear::Gradient::Full { weight: qkv, bias: qkv_bias },
+                output: linear::Gradient::Full { weight: output, bias: output_bias },
                 query_norm,
                 key_norm,
             },

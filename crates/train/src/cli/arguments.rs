@@ -152,6 +152,9 @@ pub struct Finetune {
     /// Checkpoint to continue from
     #[arg(long, env = "HET_RESUME_FROM", value_name = "PATH")]
     pub resume: Option<PathBuf>,
+    /// Format of the arithmetic: `f32` is all that there is for training
+    #[arg(long, env = "HET_PRECISION", default_value = "f32")]
+    pub precision: String,
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,

@@ -45,7 +45,9 @@ pub fn run(arguments: &BenchInference) -> Result<ExitCode> {
         });
     }
     let batches = batches(&tokens, arguments.seq);
-    let mut candidates = candidates(source.weights()?);
+    let weights = source.weights()?;
+    weights.architecture.check_length(arguments.seq)?;
+    let mut candidates = candidates(weights);
     for _ in 0..arguments.repeats {
         for candidate in &mut candidates {
             candidate.measure(&batches, &tokens[..PROMPT], arguments.new_max)?;

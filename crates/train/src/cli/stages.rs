@@ -95,6 +95,7 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
 }
 
 pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
+    precision::check_training(&arguments.precision)?;
     let notice = Notice::from_environment()?;
     let mut progress = Progress::from_environment();
     // A driver that is not there is told of before anything is read.

@@ -13,7 +13,7 @@ const TASKS_PER_THREAD: usize = 2;
 /// Products of two values below which threads cost more than they bring.
 const PRODUCTS_OF_ONE_THREAD: usize = 1 << 16;
 /// Sums of more products of int8 values may not fit an i32.
-const INPUTS_MAX: usize = i32::MAX as usize / (128 * 127);
+pub const INPUTS_MAX: usize = i32::MAX as usize / (128 * 127);
 
 /// How weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,12 @@ impl Matrix {
     }
 
     /// Writes the values that one row stands for to `out[inputs]`.
+    ///
+    /// # Panics
+    ///
+    /// With a row that is not there: the last panel has lanes beyond the last output.
     pub fn row(&self, index: usize, out: &mut [f32]) {
+        assert!(index < self.outputs, "row {index} of {}", self.outputs);
         let lane = index % LANES;
         match self.panel(index / LANES) {
             Panel::Int8 { quads, scales } => {
@@ -126,7 +131,14 @@ impl Matrix {
     }
 
     /// `out[rows, outputs] = x[rows, inputs] Wᵀ`, or adds that.
+    ///
+    /// # Panics
+    ///
+    /// Where the two have not as many whole rows.
     pub fn product(&self, x: &[f32], out: &mut [f32], join: Join) {
+        let rows = x.len() / self.inputs;
+        assert_eq!(x.len(), rows * self.inputs, "rows of {} inputs", self.inputs);
+        assert_eq!(out.len(), rows * self.outputs, "{rows} rows of {} outputs", self.outputs);
         let activations = Activations::quantize(x, self.inputs);
         let products = x.len() * self.outputs;
         if products <= PRODUCTS_OF_ONE_THREAD {
@@ -134,7 +146,7 @@ impl Matrix {
             return tasks.into_iter().for_each(|task| self.compute(&activations, task, join));
         }
         let wanted = TASKS_PER_THREAD * rayon::current_num_threads();
-        let bands = (x.len() / self.inputs).div_ceil(ROWS_AT_ONCE);
+        let bands = rows.div_ceil(ROWS_AT_ONCE);
         let panels = self.outputs.div_ceil(LANES).div_ceil(wanted.div_ceil(bands));
         let tasks = tasks(out, self.outputs, panels);
         tasks.into_par_iter().for_each(|task| self.compute(&activations, task, join));
@@ -221,7 +233,8 @@ fn pack_int8(rows: &[f32], inputs: usize, stride: usize) -> (Vec<Quad>, [f32; LA
     (quads, scales)
 }
 
-/// Up to 16 rows as groups. A group with a value that is not finite has the least value NaN.
+/// Up to 16 rows as groups. A group with a value that is not finite, or too large for an f16, has a
+/// scale or a least value that is not, and so makes no finite product.
 fn pack_int4(rows: &[f32], inputs: usize, count: usize) -> Vec<Group> {
     let mut groups = vec![Group::default(); count];
     for (lane, row) in rows.chunks_exact(inputs).enumerate() {
@@ -352,12 +365,44 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_shows_in_its_output() {
-        let mut weight = drawn(1, 3 * 32);
-        weight[40] = f32::INFINITY;
-        for format in FORMATS {
-            let matrix = Matrix::quantize(&weight, 32, format, Instructions::best());
-            let out = product(&matrix, &drawn(2, 32));
-            assert_eq!(out.iter().map(|y| y.is_finite()).collect::<Vec<_>>(), [true, false, true]);
+        // The last is finite, but its group's scale is beyond an f16.
+        let values = [
+            (f32::INFINITY, &FORMATS[..]),
+            (f32::NAN, &FORMATS),
+            (1e6, &[Format::Int4]),
+            (-1e6, &[Format::Int4]),
+        ];
+        for (value, formats) in values {
+            let mut weight = drawn(1, 3 * 32);
+            weight[40] = value;
+            for format in formats {
+                let matrix = Matrix::quantize(&weight, 32, *format, Instructions::best());
+                let finite = product(&matrix, &drawn(2, 32)).into_iter().map(f32::is_finite);
+                assert_eq!(finite.collect::<Vec<_>>(), [true, false, true], "{value} {format:?}");
+            }
         }
+    }
+
+    #[test]
+    fn a_row_has_the_product_that_it_has_alone() {
+        let (inputs, outputs, rows) = (33, 40, 2 * ROWS_AT_ONCE + 5);
+        let (mut weight, mut x) = (drawn(1, outputs * inputs), drawn(2, rows * inputs));
+        weight[..inputs].fill(0.0);
+        x[..inputs].fill(0.0);
+        for format in FORMATS {
+            let matrix = Matrix::quantize(&weight, inputs, format, Instructions::best());
+            let all = product(&matrix, &x);
+            let alone = x.chunks_exact(inputs).flat_map(|x| product(&matrix, x));
+            assert_eq!(all, alone.collect::<Vec<_>>(), "{format:?}");
+            assert!(all[..outputs].iter().chain(all.iter().step_by(outputs)).all(|y| *y == 0.0));
+            assert!(product(&matrix, &[]).is_empty());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "row 3 of 3")]
+    fn a_row_beyond_the_last_is_not_zeros() {
+        let matrix = Matrix::quantize(&drawn(1, 96), 32, Format::Int8, Instructions::best());
+        matrix.row(3, &mut [0.0; 32]);
     }
 }

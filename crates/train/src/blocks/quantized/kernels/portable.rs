@@ -18,8 +18,8 @@ fn int8(quads: &[Quad], scales: &[f32; LANES], row: &[i32], out: &mut [f32; LANE
     for (weights, values) in quads.iter().zip(row) {
         add_quad(weights, *values, &mut sums);
     }
-    for lane in 0..LANES {
-        out[lane] = sums[lane] as f32 * scales[lane];
+    for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
+        *out = sum as f32 * scale;
     }
 }
 
@@ -31,9 +31,9 @@ fn int4(groups: &[Group], row: &[i32], sums: &[f32], out: &mut [f32; LANES]) {
             add_quad(&pair.0.map(|byte| (byte & 0xf) as i8), values[0], &mut dots);
             add_quad(&pair.0.map(|byte| (byte >> 4) as i8), values[1], &mut dots);
         }
-        for lane in 0..LANES {
+        for (lane, (out, dot)) in out.iter_mut().zip(dots).enumerate() {
             let (scale, least) = group.scale(lane);
-            out[lane] += dots[lane] as f32 * scale + sum * least;
+            *out += dot as f32 * scale + sum * least;
         }
     }
 }

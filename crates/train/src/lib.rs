@@ -4,9 +4,10 @@
 //! [`tokens`] turn text into numbers; [`configuration`] reads every key of a model's description
 //! into an [`architecture`]; [`weights`] holds the frozen values under their [`names`], and
 //! [`lora`] what is trained on them; a [`driver`], one of [`drivers`], computes losses and
-//! gradients ([`cpu`], which composes [`blocks`] as the architecture says); [`finetune`] drives the
-//! [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] and [`score`] judge and [`export`] hands
-//! over. [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
+//! gradients ([`cpu`], which composes [`blocks`] as the architecture says), with matrices of
+//! integers where a [`precision`] asks for them; [`finetune`] drives the [`optimiser`] and writes
+//! [`checkpoint`]s; [`evaluate`] and [`score`] judge and [`export`] hands over. [`progress`],
+//! [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 
@@ -28,11 +29,11 @@ pub mod fetch;
 pub mod finetune;
 pub mod gguf;
 pub mod hub;
-pub mod int8;
 pub mod lora;
 pub mod names;
 pub mod notice;
 pub mod optimiser;
+pub mod precision;
 pub mod progress;
 pub mod saves;
 pub mod score;

@@ -4,8 +4,9 @@
 //! input lie in one matrix, so that one product serves them all.
 
 use crate::architecture::{Architecture, Family};
-use crate::blocks::linear::Linear;
+use crate::blocks::linear::{Linear, Weight};
 use crate::blocks::norm;
+use crate::blocks::quantized::Matrix;
 use crate::configuration;
 use crate::digest::sha256_file;
 use crate::error::{Result, bad_weights};
@@ -23,6 +24,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pair {
     pub weight: Vec<f32>,
+    /// What computes instead of the weight, which is empty then.
+    pub quantized: Option<Arc<Matrix>>,
     /// Empty where there is none.
     pub bias: Vec<f32>,
 }
@@ -37,6 +40,10 @@ pub struct Outer {
     pub norm: Pair,
     /// `[vocabulary, hidden]`; empty where the embedding serves
     pub head: Vec<f32>,
+    /// What computes instead of the embedding, which is empty then.
+    pub quantized_embedding: Option<Arc<Matrix>>,
+    /// What computes instead of the head, which is empty then.
+    pub quantized_head: Option<Arc<Matrix>>,
 }
 
 /// One layer; what the model does not have is empty.
@@ -92,7 +99,7 @@ impl Pair {
 
     /// As a linear layer that reads rows of `inputs`.
     pub fn linear(&self, inputs: usize) -> Linear<'_> {
-        Linear { inputs, weight: &self.weight, bias: &self.bias }
+        Linear { inputs, weight: stored(&self.weight, &self.quantized), bias: &self.bias }
     }
 
     pub fn norm(&self) -> norm::Parameters<'_> {
@@ -213,9 +220,20 @@ impl Weights {
 
 impl Outer {
     /// The weight of the head: its own, or the embedding.
-    pub fn head(&self) -> &[f32] {
-        if self.head.is_empty() { &self.embedding } else { &self.head }
+    pub fn head(&self) -> Weight<'_> {
+        if self.head.is_empty() && self.quantized_head.is_none() {
+            return self.embedding();
+        }
+        stored(&self.head, &self.quantized_head)
     }
+
+    pub fn embedding(&self) -> Weight<'_> {
+        stored(&self.embedding, &self.quantized_embedding)
+    }
+}
+
+fn stored<'a>(weight: &'a [f32], quantized: &'a Option<Arc<Matrix>>) -> Weight<'a> {
+    quantized.as_deref().map_or(Weight::F32(weight), Weight::Quantized)
 }
 
 /// Opened weights whose matrices have not been decoded yet.

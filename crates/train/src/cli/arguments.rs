@@ -60,6 +60,9 @@ pub enum Command {
     /// Time LoRA steps on random tokens
     #[command(hide = true)]
     BenchStep(BenchStep),
+    /// Time and judge inference in every precision that this processor has instructions for
+    #[command(hide = true)]
+    BenchInference(BenchInference),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -149,16 +152,40 @@ pub struct Finetune {
     /// Checkpoint to continue from
     #[arg(long, env = "HET_RESUME_FROM", value_name = "PATH")]
     pub resume: Option<PathBuf>,
+    /// Format of the arithmetic: `f32` is all that there is for training
+    #[arg(long, env = "HET_PRECISION", default_value = "f32")]
+    pub precision: String,
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
 }
 
+#[derive(Debug, Args)]
+pub struct Precision {
+    /// Format of the matrices and of what they are multiplied with
+    #[arg(long, env = "HET_PRECISION", value_enum, default_value = "f32")]
+    pub precision: Number,
+    /// Instructions of integer products; `auto` takes the fastest that this processor has
+    #[arg(long, value_enum, default_value = "auto", value_name = "SET")]
+    pub instructions: InstructionSet,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Precision {
+pub enum Number {
+    #[value(alias = "fp32")]
     F32,
-    /// Weights rounded to int8, arithmetic in f32
+    /// Products of int8 weights and int8 activations
     Int8,
+    /// Products of int4 weights and int8 activations; embedding and head are int8
+    Int4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum InstructionSet {
+    Auto,
+    Portable,
+    Avx2,
+    Avx512Vnni,
 }
 
 #[derive(Debug, Args)]
@@ -171,8 +198,7 @@ pub struct Evaluate {
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
     pub weights: Weights,
-    /// Precision of the weights
-    #[arg(long, value_enum, default_value = "f32")]
+    #[command(flatten)]
     pub precision: Precision,
     /// Suffix of the result names: `loss_LABEL`, `valid_LABEL`, `exact_LABEL`
     #[arg(long)]
@@ -235,6 +261,8 @@ pub struct Generate {
     /// Most tokens to write
     #[arg(long, default_value_t = 96, value_name = "TOKENS")]
     pub new_max: usize,
+    #[command(flatten)]
+    pub precision: Precision,
 }
 
 #[derive(Debug, Args)]
@@ -248,6 +276,8 @@ pub struct Score {
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
     pub weights: Weights,
+    #[command(flatten)]
+    pub precision: Precision,
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
@@ -273,4 +303,25 @@ pub struct BenchStep {
     pub steps: u64,
     #[arg(long, default_value = "cpu")]
     pub driver: String,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchInference {
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Text whose next tokens are predicted
+    #[arg(long, short)]
+    pub input: PathBuf,
+    /// Tokens of the text that are used
+    #[arg(long, default_value_t = 4096)]
+    pub tokens: usize,
+    /// Tokens of a sequence
+    #[arg(long, default_value_t = 256)]
+    pub seq: usize,
+    /// Tokens to generate after the first 16 of the text
+    #[arg(long, default_value_t = 128, value_name = "TOKENS")]
+    pub new_max: usize,
+    /// Rounds, each of which times every precision once
+    #[arg(long, default_value_t = 5)]
+    pub repeats: usize,
 }

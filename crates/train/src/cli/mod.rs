@@ -4,6 +4,8 @@
 
 mod arguments;
 mod drivers;
+mod inference_bench;
+mod precision;
 mod stages;
 mod tools;
 
@@ -30,6 +32,7 @@ pub fn main() -> ExitCode {
         Command::Probe { driver } => drivers::probe(&driver),
         Command::Tiny { output, seed } => tools::tiny(&output, seed),
         Command::BenchStep(arguments) => tools::bench_step(&arguments),
+        Command::BenchInference(arguments) => inference_bench::run(&arguments),
     };
     match result {
         Ok(code) => code,

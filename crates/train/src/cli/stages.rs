@@ -1,7 +1,7 @@
 //! The commands that a job's stages run: each reports its progress to the scheduler.
 
-use super::arguments::{Dataset, Evaluate, Finetune, Precision, Tokenize, Weights};
-use super::{show, warn};
+use super::arguments::{Dataset, Evaluate, Finetune, Tokenize, Weights};
+use super::{precision, show, warn};
 use crate::architecture::Architecture;
 use crate::batch::Sequence;
 use crate::cpu::model::Model;
@@ -15,7 +15,7 @@ use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights as Loaded};
-use crate::{dataset, drivers, finetune, int8, tokens, warm};
+use crate::{dataset, drivers, finetune, tokens, warm};
 use serde_json::{Map, Value as Json, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -95,6 +95,7 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
 }
 
 pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
+    precision::check_training(&arguments.precision)?;
     let notice = Notice::from_environment()?;
     let mut progress = Progress::from_environment();
     // A driver that is not there is told of before anything is read.
@@ -213,16 +214,10 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
         let adapter = Adapter::open(path, &weights.architecture)?;
         weights.parameters = adapter.merged(&weights.parameters);
     }
-    if arguments.precision == Precision::Int8 {
-        int8::round_weights(&mut weights.parameters);
-    }
+    precision::apply(&arguments.precision, &mut weights)?;
     let weights = Arc::new(weights);
     let mut driver = drivers::start(&name, &weights)?;
-    let detail = match arguments.precision {
-        Precision::F32 => driver.detail(),
-        Precision::Int8 => format!("int8 weights, {}", driver.detail()),
-    };
-    progress.driver(&name, &detail);
+    progress.driver(&name, &driver.detail());
     let label = arguments.label.as_deref();
     let mut results = Map::new();
     // Whoever stopped listening still gets the file.

@@ -1,7 +1,7 @@
 //! The commands that people run by hand.
 
 use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat, Score};
-use super::{show, show_list, warn};
+use super::{precision, show, show_list, warn};
 use crate::batch::{Batch, Sequence};
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
@@ -37,6 +37,7 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
         let adapter = Adapter::open(path, &weights.architecture)?;
         weights.parameters = adapter.merged(&weights.parameters);
     }
+    precision::apply(&arguments.precision, &mut weights)?;
     let prompt = match arguments.raw {
         true => tokenizer.encode(&arguments.prompt)?,
         false => tokenizer.prompt(&arguments.prompt)?,
@@ -90,6 +91,7 @@ pub fn score(arguments: &Score) -> Result<ExitCode> {
         weights.parameters = adapter.merged(&weights.parameters);
     }
     drop(source);
+    precision::apply(&arguments.precision, &mut weights)?;
     let mut driver = drivers::start(&name, &Arc::new(weights))?;
     let items = score::score(driver.as_mut(), &arguments.input, &lines)?;
     match arguments.output {

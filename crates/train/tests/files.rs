@@ -3,7 +3,8 @@
 use het_train::cpu::generate::generate;
 use het_train::cpu::model::Model;
 use het_train::error::Error;
-use het_train::gguf::{self, Format, Value};
+use het_train::formats::Format;
+use het_train::gguf::{self, Value};
 use het_train::lora::{Adapter, CONFIG_FILE};
 use het_train::names::{Kind, Name, Piece, Site};
 use het_train::tokens;

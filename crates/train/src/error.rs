@@ -31,12 +31,16 @@ pub enum Error {
     Adapter { path: PathBuf, what: String },
     #[error("cannot read the corpus `{}`: {what}", path.display())]
     Corpus { path: PathBuf, what: String },
+    #[error("cannot use {place} of `{}`: {what}", path.display())]
+    Record { path: PathBuf, place: String, what: String, hint: &'static str },
     #[error("cannot score line {number} of `{}`: {what}", path.display())]
     ScoreLine { path: PathBuf, number: usize, what: String },
     #[error("cannot use the tokens in `{}`: {what}", path.display())]
     Tokens { path: PathBuf, what: String },
     #[error("the tokenizer cannot be used: {0}")]
     Tokenizer(String),
+    #[error("the tokenizer cannot be used: {what}")]
+    TokenizerLacks { what: String, hint: &'static str },
     #[error("cannot fetch `{model}`: {what}")]
     Fetch { model: &'static str, what: String, hint: &'static str },
     #[error("`{}` has SHA-256 {found}, expected {expected}", path.display())]
@@ -92,15 +96,18 @@ impl Error {
                 "pass the directory that `het-train finetune --output` wrote for these weights"
             }
             Error::Corpus { .. } => {
-                "pass a UTF-8 text file, or a directory with train.jsonl and heldout.jsonl as \
-                 `het-train dataset` writes them"
+                "pass a UTF-8 text, JSONL or Parquet file, or a directory with train.jsonl and \
+                 heldout.jsonl as `het-train dataset` writes them"
             }
             Error::ScoreLine { .. } => {
                 r#"write each line as {"text": …} or {"tokens": […]}, and split what is too long"#
             }
             Error::Tokens { .. } => "run `het-train tokenize` again with the same `--weights`",
             Error::Tokenizer(_) => "pass weights that carry a byte-level BPE tokenizer",
-            Error::Fetch { hint, .. } | Error::Usage { hint, .. } => hint,
+            Error::Fetch { hint, .. }
+            | Error::Usage { hint, .. }
+            | Error::Record { hint, .. }
+            | Error::TokenizerLacks { hint, .. } => hint,
             Error::Checksum { .. } => "delete the file and run `het-train fetch smollm2-135m`",
             Error::Mismatch { .. } => {
                 "repeat the options of the first run, or start again without `--resume`"

@@ -13,6 +13,7 @@ use crate::lora::Adapter;
 use crate::notice::{EXIT_SAVED, Notice};
 use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
+use crate::split::Split;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights as Loaded};
 use crate::{dataset, drivers, finetune, int8, tokens, warm};
@@ -41,6 +42,11 @@ pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
     totals.samples = (manifest.train_sequences + manifest.held_out_sequences) as u64;
     totals.tokens = (manifest.train_tokens + manifest.held_out_tokens) as u64;
     progress.send(&totals.report(1, 1));
+    if !manifest.unused.is_empty() {
+        let text = format!("nothing was read from `{}`", manifest.unused.join("`, `"));
+        warn(&text);
+        progress.message(&text);
+    }
     progress.done();
     show(&format!(
         "{} training sequences ({} tokens) and {} held-out ones ({} tokens) in {}",
@@ -104,7 +110,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     architecture.check_length(arguments.seq)?;
     report_dropout(&architecture, &mut progress);
     let tokenizer = Tokenizer::of(&source)?;
-    let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
+    let data = Split::open(&arguments.data, tokens::TRAIN, &tokenizer)?;
     let places = Places {
         output: arguments.output.clone(),
         checkpoints: arguments
@@ -113,7 +119,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
             .unwrap_or_else(|| arguments.output.join("checkpoints")),
         saves: Saves::told(arguments.checkpoint_every),
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
-        base_model: arguments.weights.weights.clone(),
+        base_model: source.base_name(&arguments.weights.weights),
         identity: identity(arguments, &source)?,
     };
     let weights = Arc::new(source.weights()?);

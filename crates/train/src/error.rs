@@ -39,8 +39,6 @@ pub enum Error {
     Tokens { path: PathBuf, what: String },
     #[error("the tokenizer cannot be used: {0}")]
     Tokenizer(String),
-    #[error("the tokenizer cannot be used: {what}")]
-    TokenizerLacks { what: String, hint: &'static str },
     #[error("cannot fetch `{model}`: {what}")]
     Fetch { model: &'static str, what: String, hint: &'static str },
     #[error("`{}` has SHA-256 {found}, expected {expected}", path.display())]
@@ -104,10 +102,9 @@ impl Error {
             }
             Error::Tokens { .. } => "run `het-train tokenize` again with the same `--weights`",
             Error::Tokenizer(_) => "pass weights that carry a byte-level BPE tokenizer",
-            Error::Fetch { hint, .. }
-            | Error::Usage { hint, .. }
-            | Error::Record { hint, .. }
-            | Error::TokenizerLacks { hint, .. } => hint,
+            Error::Fetch { hint, .. } | Error::Usage { hint, .. } | Error::Record { hint, .. } => {
+                hint
+            }
             Error::Checksum { .. } => "delete the file and run `het-train fetch smollm2-135m`",
             Error::Mismatch { .. } => {
                 "repeat the options of the first run, or start again without `--resume`"

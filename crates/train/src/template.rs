@@ -1,10 +1,11 @@
 //! Chat templates: the Jinja text by which a tokenizer's authors write a conversation.
 //!
 //! The environment is that of `transformers` (`apply_chat_template`): blocks are trimmed, Python's
-//! methods of strings, lists and maps are there, so are `raise_exception` and `strftime_now`. A
-//! `{% generation %}` block writes what it holds.
+//! methods of strings, lists and maps are there, so are `raise_exception` and, for a day that is
+//! given, `strftime_now`. A `{% generation %}` block writes what it holds.
 
 use crate::dataset::kinds::{Role, Turn};
+use jiff::civil::Date;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, ErrorKind};
@@ -12,6 +13,8 @@ use serde_json::{Map, Value as Json, json};
 use std::ops::Range;
 
 const NAME: &str = "chat template";
+/// Writes today's date, in the format that it is given.
+const NOW: &str = "strftime_now";
 
 #[derive(Debug)]
 pub struct Template {
@@ -31,8 +34,9 @@ pub struct Rendered {
 type Read<T> = std::result::Result<T, String>;
 
 impl Template {
-    /// Refuses a text that is no template by its line.
-    pub fn parse(source: &str, special: Map<String, Json>) -> Read<Self> {
+    /// Refuses a text that is no template by its line. `today` is what the template takes for
+    /// today, from midnight on; without it, a template may not ask for it.
+    pub fn parse(source: &str, special: Map<String, Json>, today: Option<Date>) -> Read<Self> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| said(&error))?);
@@ -41,16 +45,24 @@ impl Template {
         environment.add_function("raise_exception", |what: String| -> Result<Value, _> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, what))
         });
-        let now = jiff::Zoned::now();
-        environment.add_function("strftime_now", move |format: String| -> Result<String, _> {
-            let written = jiff::fmt::strtime::format(&format, &now);
-            written.map_err(|error| {
-                minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string())
-            })
-        });
+        if let Some(today) = today {
+            let now = today.at(0, 0, 0, 0);
+            environment.add_function(NOW, move |format: String| -> Result<String, _> {
+                let written = jiff::fmt::strtime::format(&format, now);
+                written.map_err(|error| {
+                    minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string())
+                })
+            });
+        }
         let added = environment.add_template_owned(NAME, without_generation(source));
         added.map_err(|error| said(&error))?;
         Ok(Self { environment, special })
+    }
+
+    /// Whether what it writes may follow from the day.
+    pub fn asks_for_today(&self) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(NOW))
     }
 
     fn write(&self, turns: &[Turn], add_generation_prompt: bool) -> Read<String> {
@@ -137,7 +149,7 @@ mod tests {
                       {%- generation -%}{{ m.content.strip() }}{%- endgeneration -%}</s>\
                       {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
         let special = json!({"bos_token": "<s>"}).as_object().cloned().unwrap_or_default();
-        let template = Template::parse(source, special).expect("a template");
+        let template = Template::parse(source, special, None).expect("a template");
         let rendered = template
             .render(&turns(&[(Role::User, "a"), (Role::Assistant, " b "), (Role::User, "c")]))
             .expect("it renders");
@@ -149,7 +161,7 @@ mod tests {
     fn a_template_that_refuses_or_is_none_says_so() {
         let refuse = |source: &str, says: &str| {
             let turns = turns(&[(Role::User, "a"), (Role::Assistant, "b")]);
-            let template = Template::parse(source, Map::new());
+            let template = Template::parse(source, Map::new(), None);
             let what = template.and_then(|template| template.render(&turns)).expect_err(says);
             assert!(what.contains(says), "{what}");
         };
@@ -158,7 +170,19 @@ mod tests {
         refuse("{{ messages | tojson }}", "tojson");
         let last = "{% for m in messages %}{{ m.content if loop.last else 'x' }}{% endfor %}";
         let turns = turns(&[(Role::Assistant, "a"), (Role::User, "b")]);
-        let template = Template::parse(last, Map::new()).expect("a template");
+        let template = Template::parse(last, Map::new(), None).expect("a template");
         assert!(template.render(&turns).expect_err("turns change").contains("writes turn 1"));
+    }
+
+    #[test]
+    fn today_is_the_day_that_is_given() {
+        let source = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}";
+        let parse = |source: &str, today| Template::parse(source, Map::new(), today).expect("one");
+        let today = jiff::civil::date(2026, 1, 31);
+        let rendered = parse(source, Some(today)).render(&turns(&[(Role::User, "a")]));
+        assert_eq!(rendered.expect("it renders").text, "31 Jan 2026");
+        assert!(parse(source, None).asks_for_today());
+        let names_it = "{# strftime_now #}{% set strftime_now = 1 %}{{ strftime_now }}";
+        assert!(!parse(names_it, None).asks_for_today());
     }
 }

@@ -9,6 +9,7 @@ use crate::split::{MANIFEST, Manifest, Split, Writer};
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
 use crate::whole;
+use jiff::civil::Date;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -25,13 +26,19 @@ const HELD_OUT_MAX: usize = 1000;
 
 /// Tokenises a file, or a directory with `train*` and, where they are set apart, `heldout*` files.
 ///
-/// What a file holds follows from its beginning. Either everything is written, or `output` is as
-/// it was.
-pub fn tokenize(input: &Path, output: &Path, tokenizer: &Tokenizer) -> Result<Manifest> {
+/// What a file holds follows from its beginning. A chat template that asks for today's date is
+/// told `today`, and refused without. Either everything is written, or `output` is as it was.
+pub fn tokenize(
+    input: &Path,
+    output: &Path,
+    tokenizer: &Tokenizer,
+    today: Option<Date>,
+) -> Result<Manifest> {
     let inputs = Inputs::find(input)?;
     let is_new = !output.exists();
     fs::create_dir_all(output).at("create", output)?;
-    let written = write(&inputs, output, tokenizer);
+    let reader = Reader { tokenizer, today, template: None };
+    let written = write(&inputs, output, reader);
     if written.is_err() && is_new {
         let _ = fs::remove_dir(output);
     }
@@ -160,7 +167,7 @@ impl Output<'_> {
     }
 }
 
-fn write(inputs: &Inputs, directory: &Path, tokenizer: &Tokenizer) -> Result<Manifest> {
+fn write(inputs: &Inputs, directory: &Path, mut reader: Reader<'_>) -> Result<Manifest> {
     let mut output = Output {
         directory,
         train: Writer::new(directory)?,
@@ -169,7 +176,6 @@ fn write(inputs: &Inputs, directory: &Path, tokenizer: &Tokenizer) -> Result<Man
         seen: 0,
         unused: BTreeSet::new(),
     };
-    let mut reader = Reader { tokenizer, template: None };
     let first = if inputs.held_out.is_empty() { Half::Either } else { Half::Train };
     for path in &inputs.train {
         reader.file(path, first, &mut output)?;
@@ -191,12 +197,13 @@ fn write(inputs: &Inputs, directory: &Path, tokenizer: &Tokenizer) -> Result<Man
         (_, 0) => return wrong("its held-out files hold nothing".into()),
         _ => {}
     }
-    output.finish(tokenizer)
+    output.finish(reader.tokenizer)
 }
 
 /// Turns records into sequences.
 struct Reader<'a> {
     tokenizer: &'a Tokenizer,
+    today: Option<Date>,
     /// Parsed when the first conversation asks for it.
     template: Option<Template>,
 }
@@ -270,11 +277,9 @@ impl Reader<'_> {
             Record::Chat(turns) => self.chat(turns, path, place)?,
             Record::Answer { prompt, answer } => {
                 let Some(end) = self.tokenizer.end_of_text() else {
-                    let what = "nothing says which token ends an answer".into();
-                    return Err(Error::TokenizerLacks {
-                        what,
-                        hint: "add `eos_token` to the model's tokenizer_config.json",
-                    });
+                    let what = "the tokenizer names no token that ends an answer";
+                    let hint = "add `eos_token` to the model's tokenizer_config.json";
+                    return Err(wrong(path, place, what, hint));
                 };
                 let text = format!("{prompt}{answer}");
                 let answers = prompt.len()..text.len();
@@ -310,7 +315,10 @@ impl Reader<'_> {
         const HINT: &str = "change the record, or the `chat_template` of the model";
         let template = match &mut self.template {
             Some(template) => template,
-            none => none.insert(template_of(self.tokenizer)?),
+            none => {
+                let parsed = template_of(self.tokenizer, self.today);
+                none.insert(parsed.map_err(|(what, hint)| wrong(path, place, what, hint))?)
+            }
         };
         let rendered = template.render(turns).map_err(|what| wrong(path, place, what, HINT))?;
         let text = &rendered.text;
@@ -356,16 +364,26 @@ impl Reader<'_> {
     }
 }
 
-fn template_of(tokenizer: &Tokenizer) -> Result<Template> {
-    const HINT: &str = "take a model that was tuned to chat, put its `chat_template.jinja` beside \
+/// The tokenizer's chat template, or what is wrong with it and the next step.
+fn template_of(
+    tokenizer: &Tokenizer,
+    today: Option<Date>,
+) -> std::result::Result<Template, (String, &'static str)> {
+    const CHAT: &str = "take a model that was tuned to chat, put its `chat_template.jinja` beside \
                         the tokenizer, or write `prompt` and `completion` instead of turns";
+    const TODAY: &str = "pass `--date YYYY-MM-DD`, the day that it is to write";
     let special = tokenizer.special();
     let Some(source) = &special.template else {
-        let what = "it has no `chat_template`, which conversations need".into();
-        return Err(Error::TokenizerLacks { what, hint: HINT });
+        let what = "the tokenizer has no `chat_template`, which conversations need";
+        return Err((what.into(), CHAT));
     };
-    let template = Template::parse(source, special.named());
-    template.map_err(|what| Error::TokenizerLacks { what, hint: HINT })
+    let template = Template::parse(source, special.named(), today).map_err(|what| (what, CHAT))?;
+    if today.is_none() && template.asks_for_today() {
+        let what = "the chat template writes today's date (`strftime_now`), so that the tokens \
+                    would be others tomorrow";
+        return Err((what.into(), TODAY));
+    }
+    Ok(template)
 }
 
 /// As many bytes as there are, at most the buffer's.

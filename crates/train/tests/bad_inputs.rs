@@ -152,23 +152,26 @@ fn data(scene: &mut Scene) {
     for (name, file, content, place) in DATA {
         let (input, output) = (scene.path(file), scene.path("tokens"));
         fs::write(&input, content).expect("written");
-        scene.refused(name, place, || tokens::tokenize(&input, &output, &tokenizer));
+        scene.refused(name, place, || tokens::tokenize(&input, &output, &tokenizer, None));
     }
     let (input, output) = (scene.path("latin.jsonl"), scene.path("tokens"));
     fs::write(&input, b"{\"text\": \"caf\xe9\"}\n").expect("written");
     scene.refused("a line in Latin-1", "line 1 of", || {
-        tokens::tokenize(&input, &output, &tokenizer)
+        tokens::tokenize(&input, &output, &tokenizer, None)
     });
     let input = scene.path("latin.txt");
     fs::write(&input, b"some caf\xe9").expect("written");
-    scene.refused("a text in Latin-1", "byte 8", || tokens::tokenize(&input, &output, &tokenizer));
+    scene.refused("a text in Latin-1", "byte 8", || {
+        tokens::tokenize(&input, &output, &tokenizer, None)
+    });
     let input = scene.path("folder");
     fs::create_dir(&input).expect("created");
     scene.refused("a folder without data", "folder", || {
-        tokens::tokenize(&input, &output, &tokenizer)
+        tokens::tokenize(&input, &output, &tokenizer, None)
     });
     let input = scene.path("absent.jsonl");
-    scene.refused("no file", "absent.jsonl", || tokens::tokenize(&input, &output, &tokenizer));
+    scene
+        .refused("no file", "absent.jsonl", || tokens::tokenize(&input, &output, &tokenizer, None));
 }
 
 fn conversations(scene: &mut Scene) {
@@ -186,6 +189,12 @@ fn conversations(scene: &mut Scene) {
             json!("{{ raise_exception('no users') }}"),
             json!([user, answer]),
             "line 1 of",
+        ),
+        (
+            "a template that writes the date",
+            json!("{{ strftime_now('%d %b %Y') }}"),
+            json!([user, answer]),
+            "`strftime_now`",
         ),
         (
             "a template that changes earlier turns",
@@ -226,7 +235,7 @@ fn conversations(scene: &mut Scene) {
         fs::write(&input, json!({"messages": messages}).to_string()).expect("written");
         scene.refused(name, place, || {
             let tokenizer = Tokenizer::of(&open(&model)?)?;
-            tokens::tokenize(&input, &output, &tokenizer)
+            tokens::tokenize(&input, &output, &tokenizer, None)
         });
     }
 }

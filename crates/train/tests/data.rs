@@ -71,7 +71,7 @@ fn tokenised(directory: &Path, records: Vec<Json>, tokenizer: &Tokenizer) -> Spl
     fs::create_dir_all(&input).expect("created");
     lines(&input.join("heldout.jsonl"), [records[0].clone()]);
     lines(&input.join("train.jsonl"), records);
-    tokens::tokenize(&input, &output, tokenizer).expect("it is known");
+    tokens::tokenize(&input, &output, tokenizer, None).expect("it is known");
     Split::open(&output, tokens::TRAIN, tokenizer).expect("it was written")
 }
 
@@ -121,7 +121,7 @@ fn other_ways_to_write_a_conversation_are_the_same_conversation() {
     // The same as Parquet, of which the second record is held out.
     let output = directory.path().join("parquet");
     let input = reference_path("chats.parquet");
-    let manifest = tokens::tokenize(&input, &output, &tokenizer).expect("it is known");
+    let manifest = tokens::tokenize(&input, &output, &tokenizer, None).expect("it is known");
     assert_eq!((manifest.train_sequences, manifest.held_out_sequences), (chats.len() - 1, 1));
     assert_eq!(manifest.unused, ["id"]);
     let split = Split::open(&output, tokens::HELD_OUT, &tokenizer).expect("it was written");
@@ -216,16 +216,16 @@ fn the_first_record_decides_and_others_are_held_to_it() {
     let (input, output) = (directory.path().join("mixed.jsonl"), directory.path().join("out"));
     let text = json!({"text": "a b c"});
     lines(&input, [text.clone(), text.clone(), json!({"prompt": "a", "completion": "b"})]);
-    let error = tokens::tokenize(&input, &output, &tokenizer).expect_err("it is mixed");
+    let error = tokens::tokenize(&input, &output, &tokenizer, None).expect_err("it is mixed");
     let said = error.to_string();
     assert!(said.contains("line 3 of `") && said.contains("it has no `text`"), "{said}");
     assert!(!output.exists(), "nothing is left");
     // What was there stays.
     lines(&input, [text.clone(), text.clone(), text]);
-    tokens::tokenize(&input, &output, &tokenizer).expect("it is one kind");
+    tokens::tokenize(&input, &output, &tokenizer, None).expect("it is one kind");
     let before = fs::read(output.join(tokens::TRAIN)).expect("written");
     lines(&input, [json!({"words": 1})]);
-    let error = tokens::tokenize(&input, &output, &tokenizer).expect_err("it is of no kind");
+    let error = tokens::tokenize(&input, &output, &tokenizer, None).expect_err("it is of no kind");
     assert!(matches!(error, Error::Record { .. }) && error.hint().is_some(), "{error}");
     assert_eq!(fs::read(output.join(tokens::TRAIN)).expect("still there"), before);
     assert!(output.join("tokens.json").exists());

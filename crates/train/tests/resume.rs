@@ -82,6 +82,30 @@ fn a_resumed_run_writes_the_same_bytes() {
     assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("again")));
 }
 
+/// Seven sequences in batches of two, so that epochs begin within steps.
+#[test]
+fn a_run_resumed_at_any_step_reads_the_very_next_samples() {
+    let scene = Scene::new();
+    let input = scene.path("texts");
+    fs::create_dir(&input).expect("created");
+    let record = |words: usize| format!("{{\"text\": \"{}\"}}\n", "a spider ".repeat(words));
+    let records: String = [1, 9, 2, 17, 4, 30, 6].map(record).concat();
+    fs::write(input.join("train.jsonl"), records).expect("written");
+    fs::write(input.join("heldout.jsonl"), record(3)).expect("written");
+    let (input, tokens, model) = (input, scene.path("tokens"), scene.path("model"));
+    let paths = [input, tokens, model].map(|path| path.display().to_string());
+    succeed(&["tokenize", "--input", &paths[0], "--output", &paths[1], "--weights", &paths[2]]);
+    let whole = run(scene.finetune("whole", &["--checkpoint-every", "1"]));
+    assert!(whole.status.success(), "{}", stderr(&whole));
+    for step in 1..8 {
+        let saved = scene.path("whole/checkpoints").join(format!("checkpoint-{step}"));
+        let resumed = run(scene.finetune("again", &["--resume", &saved.display().to_string()]));
+        assert!(resumed.status.success(), "{}", stderr(&resumed));
+        assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("again")), "{step}");
+        fs::remove_dir_all(scene.path("again")).expect("removed");
+    }
+}
+
 #[test]
 fn another_runs_checkpoint_is_refused_by_name() {
     let scene = Scene::new();

@@ -102,6 +102,9 @@ pub struct Tokenize {
     /// Directory to write the tokens to
     #[arg(long, short)]
     pub output: PathBuf,
+    /// The day that a chat template writes as today's, such as 2026-01-31
+    #[arg(long)]
+    pub date: Option<jiff::civil::Date>,
     #[command(flatten)]
     pub weights: Weights,
 }

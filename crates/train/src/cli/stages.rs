@@ -38,7 +38,7 @@ pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
     let tokenizer = Tokenizer::of(&Source::open(&arguments.weights.weights)?)?;
     let mut totals = Totals::default();
     let (input, output) = (&arguments.input, &arguments.output);
-    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer))?;
+    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer, arguments.date))?;
     totals.samples = (manifest.train_sequences + manifest.held_out_sequences) as u64;
     totals.tokens = (manifest.train_tokens + manifest.held_out_tokens) as u64;
     progress.send(&totals.report(1, 1));

@@ -189,10 +189,7 @@ fn write(inputs: &Inputs, directory: &Path, mut reader: Reader<'_>) -> Result<Ma
         (0, _) => return wrong("it holds nothing to train on".into()),
         (_, 0) if first == Half::Either => {
             let tokens = output.train.tokens;
-            return wrong(format!(
-                "it holds {train} sequences of {tokens} tokens, too few to hold \
-                                  some out"
-            ));
+            return wrong(format!("its {tokens} tokens make too few sequences to hold one out"));
         }
         (_, 0) => return wrong("its held-out files hold nothing".into()),
         _ => {}
@@ -237,9 +234,9 @@ impl Reader<'_> {
         output: &mut Output<'_>,
         mut next: impl FnMut() -> Result<Option<Entry>>,
     ) -> Result<()> {
-        const HINT: &str = "write every record with the keys of the first: `messages`, \
-                            `conversations`, `instruction` and `output`, `prompt` and \
-                            `completion`, or `text`";
+        const HINT: &str = "rewrite the record or leave it out: all records of a file have the \
+                            keys of one kind, `messages`, `conversations`, `instruction` and \
+                            `output`, `prompt` and `completion`, or `text`";
         let mut kind = None;
         while let Some(Entry { place, object }) = next()? {
             let broken = |what: String| wrong(path, &place, what, HINT);
@@ -304,8 +301,8 @@ impl Reader<'_> {
             0 | 1 => Err(wrong(
                 path,
                 place,
-                format!("its {} tokens leave nothing to predict", sequence.tokens.len()),
-                "take the record out, or give it a text",
+                "it has fewer than two tokens, which leaves nothing to predict",
+                "leave the record out, or give it a text",
             )),
             _ => Ok(sequence),
         }

@@ -161,7 +161,7 @@ fn data(scene: &mut Scene) {
     });
     let input = scene.path("latin.txt");
     fs::write(&input, b"some caf\xe9").expect("written");
-    scene.refused("a text in Latin-1", "byte 8", || {
+    scene.refused("a text in Latin-1", "byte 9", || {
         tokens::tokenize(&input, &output, &tokenizer, None)
     });
     let input = scene.path("folder");

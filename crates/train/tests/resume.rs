@@ -84,7 +84,7 @@ fn a_resumed_run_writes_the_same_bytes() {
 
 /// Seven sequences in batches of two, so that epochs begin within steps.
 #[test]
-fn a_run_resumed_at_any_step_reads_the_very_next_samples() {
+fn a_run_stopped_after_every_step_reads_the_very_next_samples() {
     let scene = Scene::new();
     let input = scene.path("texts");
     fs::create_dir(&input).expect("created");
@@ -95,15 +95,21 @@ fn a_run_resumed_at_any_step_reads_the_very_next_samples() {
     let (input, tokens, model) = (input, scene.path("tokens"), scene.path("model"));
     let paths = [input, tokens, model].map(|path| path.display().to_string());
     succeed(&["tokenize", "--input", &paths[0], "--output", &paths[1], "--weights", &paths[2]]);
-    let whole = run(scene.finetune("whole", &["--checkpoint-every", "1"]));
-    assert!(whole.status.success(), "{}", stderr(&whole));
-    for step in 1..8 {
-        let saved = scene.path("whole/checkpoints").join(format!("checkpoint-{step}"));
-        let resumed = run(scene.finetune("again", &["--resume", &saved.display().to_string()]));
-        assert!(resumed.status.success(), "{}", stderr(&resumed));
-        assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("again")), "{step}");
-        fs::remove_dir_all(scene.path("again")).expect("removed");
+    assert!(run(scene.finetune("whole", &[])).status.success());
+    // The notice is always there, so every run saves after one step and stops.
+    let notice = scene.path("notice");
+    fs::write(&notice, r#"{"deadline_ms": 1000, "reason": "priority"}"#).expect("written");
+    let mut more = Vec::new();
+    for step in 1..=8 {
+        let more_now: Vec<&str> = more.iter().map(String::as_str).collect();
+        let stopped = run(scene.finetune("parts", &more_now).env("HET_NOTICE", &notice).take());
+        assert_eq!(stopped.status.code(), Some(75), "{step}: {}", stderr(&stopped));
+        let saved = scene.path("parts/checkpoints").join(format!("checkpoint-{step}"));
+        more = vec!["--resume".to_owned(), saved.display().to_string()];
     }
+    let resumed = run(scene.finetune("parts", &["--resume", &more[1]]));
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("parts")));
 }
 
 #[test]

@@ -82,7 +82,10 @@ fn object(line: &[u8]) -> std::result::Result<Map<String, Json>, Broken> {
     }
     let read = serde_json::from_str::<Map<String, Json>>(text);
     read.map_err(|error| {
-        let what = format!("it is not a JSON object: {error}");
+        // Its line is always the first one of what it was given.
+        let (what, column) = (error.to_string(), error.column());
+        let what = what.strip_suffix(&format!(" at line 1 column {column}")).unwrap_or(&what);
+        let what = format!("it is not a JSON object: {what} at column {column}");
         (what, "write one object a line; a text file needs a name that ends in `.txt`")
     })
 }
@@ -162,8 +165,8 @@ impl<R: Read> Blocks<R> {
         let after = self.rest.split_off(end);
         let block = std::mem::replace(&mut self.rest, after);
         let text = String::from_utf8(block).map_err(|error| {
-            let at = self.before + error.utf8_error().valid_up_to();
-            let what = format!("byte {at}, counted from 0, is not UTF-8");
+            let at = self.before + error.utf8_error().valid_up_to() + 1;
+            let what = format!("byte {at} of it is not UTF-8");
             Error::Corpus { path: self.path.clone(), what }
         })?;
         self.before += end;

@@ -99,7 +99,7 @@ fn a_run_stopped_after_every_step_reads_the_very_next_samples() {
     // The notice is always there, so every run saves after one step and stops.
     let notice = scene.path("notice");
     fs::write(&notice, r#"{"deadline_ms": 1000, "reason": "priority"}"#).expect("written");
-    let mut more = Vec::new();
+    let mut more: Vec<String> = Vec::new();
     for step in 1..=8 {
         let more_now: Vec<&str> = more.iter().map(String::as_str).collect();
         let stopped = run(scene.finetune("parts", &more_now).env("HET_NOTICE", &notice).take());

@@ -13,6 +13,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What is broken, the place that is named, and how it is broken.
+type Case<T> = (&'static str, &'static str, fn(&mut T));
+/// The same of a directory.
+type DirectoryCase = (&'static str, &'static str, fn(&Path));
+
 /// A directory with a sound model in both layouts.
 struct Scene {
     directory: tempfile::TempDir,
@@ -241,7 +246,7 @@ fn conversations(scene: &mut Scene) {
 }
 
 fn models(scene: &mut Scene) {
-    let cases: [(&str, &str, fn(&Path)); 9] = [
+    let cases: [DirectoryCase; 9] = [
         ("no configuration", "config.json", |model| {
             fs::remove_file(model.join("config.json")).expect("removed");
         }),
@@ -282,7 +287,7 @@ fn models(scene: &mut Scene) {
 }
 
 fn tokenizers(scene: &mut Scene) {
-    let cases: [(&str, &str, fn(&Path)); 5] = [
+    let cases: [DirectoryCase; 5] = [
         ("no tokenizer", "tokenizer.json", |model| {
             fs::remove_file(model.join("tokenizer.json")).expect("removed");
         }),
@@ -321,7 +326,7 @@ fn entry(bytes: &[u8], name: &str) -> usize {
 fn gguf_bytes(scene: &mut Scene) {
     // Of two dimensions: 4 bytes of their number, 8 of each, 4 of the type, 8 of the start.
     const NAME: &str = "blk.0.attn_q.weight";
-    let cases: [(&str, &str, fn(&mut Vec<u8>)); 9] = [
+    let cases: [Case<Vec<u8>>; 9] = [
         ("another magic", "model.gguf", |bytes| bytes[..4].copy_from_slice(b"GGML")),
         ("an old version", "version 1", |bytes| bytes[4] = 1),
         ("big-endian", "big-endian", |bytes| bytes[4..8].copy_from_slice(&[0, 0, 0, 3])),
@@ -375,8 +380,7 @@ fn items<'a>(metadata: &'a mut [(String, Value)], key: &str) -> &'a mut Vec<Valu
     }
 }
 
-/// What is broken, the place that is named, and how it is broken.
-const METADATA: [(&str, &str, fn(&mut Metadata)); 16] = [
+const METADATA: [Case<Metadata>; 16] = [
     ("a key twice", "`llama.block_count` twice", |metadata| {
         metadata.push(("llama.block_count".into(), Value::U32(2)));
     }),

@@ -210,7 +210,7 @@ struct Scaling {
 
 fn rope(architecture: &Architecture) -> Read<Scaling> {
     let family = architecture.family;
-    let rotates = |place: usize| family != Family::SmolLm3 || (place + 1) % 4 != 0;
+    let rotates = |place: usize| family != Family::SmolLm3 || !(place + 1).is_multiple_of(4);
     let differs = |(place, layer): (usize, &Layer)| layer.rope.is_some() != rotates(place);
     if let Some(layer) = architecture.layers.iter().enumerate().position(differs) {
         return Err(format!("layer {layer} rotates otherwise than in llama.cpp"));

@@ -4,7 +4,7 @@
 //! bytes as one that was never stopped.
 
 use crate::architecture::Architecture;
-use crate::batch::{Batch, Sequence};
+use crate::batch::Batch;
 use crate::checkpoint::{self, State};
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
@@ -13,6 +13,7 @@ use crate::notice::Notice;
 use crate::optimiser::{AdamW, Schedule};
 use crate::progress::{Progress, Totals};
 use crate::saves::{SaveClock, Saves};
+use crate::split::Split;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
@@ -66,14 +67,14 @@ pub fn run(
     settings: &Settings,
     places: &Places,
     architecture: &Architecture,
-    data: &[Sequence],
+    data: &Split,
     driver: &mut dyn Driver,
     notice: &Notice,
     progress: &mut Progress,
     say: Say<'_>,
 ) -> Result<Outcome> {
     check(settings, architecture)?;
-    Batch::check_scored(data, settings.seq)?;
+    data.check_scored(settings.seq)?;
     let mut trainer = Trainer::start(settings, places, architecture, data)?;
     if trainer.state.step > 0 {
         say(&format!("resumed at step {}", trainer.state.step));
@@ -154,19 +155,18 @@ pub fn check_sizes(batch: usize, seq: usize, rank: usize, shape: &Architecture) 
     lora::check_rank(rank, shape).map_err(|what| Error::Usage { what, hint: "lower `--rank`" })
 }
 
-fn report_shortened(settings: &Settings, data: &[Sequence], progress: &mut Progress, say: Say<'_>) {
-    let cut = data.iter().filter(|sequence| sequence.tokens.len() > settings.seq).count();
+fn report_shortened(settings: &Settings, data: &Split, progress: &mut Progress, say: Say<'_>) {
+    let all = data.count();
+    let cut = (0..all).filter(|&index| data.length(index) > settings.seq).count();
     if cut > 0 {
-        let text = format!("{cut} of {} sequences are cut to {} tokens", data.len(), settings.seq);
+        let text = format!("{cut} of {all} sequences are cut to {} tokens", settings.seq);
         say(&text);
         progress.message(&text);
     }
-    let empty = data.iter().filter(|sequence| !sequence.is_scored(settings.seq)).count();
+    let empty = (0..all).filter(|&index| !data.is_scored(index, settings.seq)).count();
     if empty > 0 {
-        let text = format!(
-            "{empty} of {} sequences are left out: none of their tokens is scored",
-            data.len()
-        );
+        let text =
+            format!("{empty} of {all} sequences are left out: none of their tokens is scored");
         say(&text);
         progress.message(&text);
     }
@@ -179,8 +179,9 @@ fn report_checkpoint(progress: &mut Progress, step: u64, path: &std::path::Path)
 /// The state of a run between two steps.
 struct Trainer<'a> {
     settings: &'a Settings,
+    data: &'a Split,
     /// Sequences with a scored token, so that every step has some.
-    data: Vec<&'a Sequence>,
+    usable: Vec<usize>,
     adapter: Adapter,
     moments: AdamW,
     gradient: Vec<f32>,
@@ -193,7 +194,7 @@ impl<'a> Trainer<'a> {
         settings: &'a Settings,
         places: &Places,
         architecture: &Architecture,
-        data: &'a [Sequence],
+        data: &'a Split,
     ) -> Result<Self> {
         let Settings { rank, alpha, seed, .. } = *settings;
         let mut adapter = Adapter::random(architecture, rank, alpha, seed);
@@ -204,10 +205,11 @@ impl<'a> Trainer<'a> {
             Some(path) => checkpoint::load(path, &run, &mut adapter, &mut moments)?,
             None => State { step: 0, epoch: 0, position: 0, totals: Totals::default(), run },
         };
-        let data: Vec<_> = data.iter().filter(|s| s.is_scored(settings.seq)).collect();
-        let order = order(settings.seed, state.epoch, data.len());
+        let is_usable = |&index: &usize| data.is_scored(index, settings.seq);
+        let usable: Vec<usize> = (0..data.count()).filter(is_usable).collect();
+        let order = order(settings.seed, state.epoch, usable.len());
         let gradient = vec![0.0; length];
-        Ok(Self { settings, data, adapter, moments, gradient, state, order })
+        Ok(Self { settings, data, usable, adapter, moments, gradient, state, order })
     }
 
     /// One update; returns the mean loss over its scored tokens.
@@ -226,7 +228,7 @@ impl<'a> Trainer<'a> {
         self.gradient.fill(0.0);
         let (mut loss, mut scored) = (0.0, 0);
         for _ in 0..self.settings.accumulate {
-            let batch = self.next_batch();
+            let batch = self.next_batch()?;
             loss += driver.gradients(&self.adapter, &batch, &mut self.gradient)?;
             scored += batch.rows.len();
             self.state.totals.samples += batch.sequences() as u64;
@@ -248,18 +250,19 @@ impl<'a> Trainer<'a> {
         Ok(mean)
     }
 
-    fn next_batch(&mut self) -> Batch {
+    fn next_batch(&mut self) -> Result<Batch> {
         let mut chosen = Vec::new();
         for _ in 0..self.settings.batch {
-            if self.state.position as usize >= self.data.len() {
+            if self.state.position as usize >= self.usable.len() {
                 self.state.epoch += 1;
                 self.state.position = 0;
-                self.order = order(self.settings.seed, self.state.epoch, self.data.len());
+                self.order = order(self.settings.seed, self.state.epoch, self.usable.len());
             }
-            chosen.push(self.data[self.order[self.state.position as usize]]);
+            let index = self.usable[self.order[self.state.position as usize]];
+            chosen.push(self.data.sequence(index, self.settings.seq)?);
             self.state.position += 1;
         }
-        Batch::pack(chosen, self.settings.seq)
+        Ok(Batch::pack(&chosen, self.settings.seq))
     }
 
     fn save(&self, places: &Places) -> Result<PathBuf> {

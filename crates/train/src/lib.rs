@@ -1,7 +1,8 @@
 //! `het-train`, the built-in trainer: LoRA fine-tuning of small language models on this machine.
 //!
-//! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and
-//! [`tokens`] turn text into numbers; [`configuration`] reads every key of a model's description
+//! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`], with its
+//! [`special`] tokens and chat [`template`], and [`tokens`] turn text into numbers, which lie in
+//! [`split`]s on disk; [`configuration`] reads every key of a model's description
 //! into an [`architecture`]; [`weights`] holds the frozen values under their [`names`], and
 //! [`lora`] what is trained on them; a [`driver`], one of [`drivers`], computes losses and
 //! gradients ([`cpu`], which composes [`blocks`] as the architecture says), with matrices of
@@ -27,6 +28,7 @@ pub mod evaluate;
 pub mod export;
 pub mod fetch;
 pub mod finetune;
+pub mod formats;
 pub mod gguf;
 pub mod hub;
 pub mod lora;
@@ -37,6 +39,9 @@ pub mod precision;
 pub mod progress;
 pub mod saves;
 pub mod score;
+pub mod special;
+pub mod split;
+pub mod template;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;

@@ -257,6 +257,17 @@ impl Source {
         Ok(Source::Gguf { path, file })
     }
 
+    /// What a PEFT adapter of these weights, opened as `spec`, names as its base.
+    pub fn base_name(&self, spec: &str) -> String {
+        match spec {
+            crate::fetch::MODEL => crate::fetch::HUB_NAME.to_owned(),
+            _ => {
+                let path = self.path().canonicalize();
+                path.map_or_else(|_| spec.to_owned(), |path| path.display().to_string())
+            }
+        }
+    }
+
     pub fn path(&self) -> &Path {
         match self {
             Source::Gguf { path, .. } => path,
@@ -401,19 +412,19 @@ fn refuse_unread_gguf(path: &Path, file: &Gguf, architecture: &Architecture) -> 
 }
 
 fn gguf_tensor(file: &Gguf, tensor: &Tensor, architecture: &Architecture) -> Result<Vec<f32>> {
-    let values = file.tensor(&tensor.name.gguf_name(), tensor.values())?;
+    let values = file.tensor(&tensor.name.gguf_name(), &tensor.shape)?;
     Ok(match rotated_heads(tensor, architecture) {
-        Some(heads) => from_interleaved(&values, heads, architecture.hidden),
+        Some(heads) => from_interleaved(&values, heads, tensor.columns()),
         None => values,
     })
 }
 
-/// How many heads a matrix has whose rows llama.cpp keeps in another order.
+/// How many heads a matrix or bias has whose rows llama.cpp keeps in another order in a Llama.
 pub fn rotated_heads(tensor: &Tensor, architecture: &Architecture) -> Option<usize> {
     let shape = &architecture.attention;
-    match (tensor.name.kind, tensor.name.piece) {
-        (Kind::Weight, Piece::Query) => Some(shape.heads),
-        (Kind::Weight, Piece::Key) => Some(shape.kv_heads),
+    match tensor.name.piece {
+        Piece::Query => Some(shape.heads),
+        Piece::Key => Some(shape.kv_heads),
         _ => None,
     }
 }

@@ -23,7 +23,7 @@ pub enum Command {
     },
     /// Generate requests in words and the job files they ask for
     Dataset(Dataset),
-    /// Turn pairs or plain text into tokens
+    /// Turn conversations, pairs or plain text into tokens
     Tokenize(Tokenize),
     /// Fetch if needed, verify and report the weights, so that a later stage starts warm
     Load {
@@ -34,7 +34,7 @@ pub enum Command {
     Finetune(Finetune),
     /// Measure held-out loss and the share of generated job files that are accepted
     Evaluate(Evaluate),
-    /// Write the adapter's model as merged Hugging Face files or as a quantised GGUF
+    /// Write the adapter's model for other programs: merged, as a PEFT adapter, or as a GGUF
     Export(Export),
     /// Write a job file for one request
     Generate(Generate),
@@ -98,12 +98,16 @@ pub struct Dataset {
 
 #[derive(Debug, Args)]
 pub struct Tokenize {
-    /// Directory that `dataset` wrote, or a plain text file
+    /// JSONL, Parquet or text file, or a directory with `train*` and `heldout*` files, such as
+    /// `dataset` writes
     #[arg(long, short)]
     pub input: PathBuf,
     /// Directory to write the tokens to
     #[arg(long, short)]
     pub output: PathBuf,
+    /// The day that a chat template writes as today's, such as 2026-01-31
+    #[arg(long)]
+    pub date: Option<jiff::civil::Date>,
     #[command(flatten)]
     pub weights: Weights,
 }
@@ -230,18 +234,29 @@ pub struct Export {
     pub output: PathBuf,
     #[command(flatten)]
     pub weights: Weights,
-    /// Write merged Hugging Face files: model.safetensors, config.json, tokenizer.json
+    /// Write merged Hugging Face files: model.safetensors, config.json and those of the tokenizer
     #[arg(long)]
     pub merged: bool,
-    /// Write a GGUF with matrices of this format; needs weights that came as GGUF
+    /// Write a PEFT adapter with the files of the tokenizer
+    #[arg(long)]
+    pub peft: bool,
+    /// The model that the PEFT adapter names as its base [default: the weights' own directory, or
+    /// the name on the hub of a model that `fetch` knows]
+    #[arg(long, value_name = "NAME|DIR", requires = "peft")]
+    pub base: Option<String>,
+    /// Write a GGUF with matrices of this format
     #[arg(long, value_enum)]
     pub gguf: Option<GgufFormat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GgufFormat {
+    /// Four bits and scales; eight in the token table and where rows are no multiple of 256
+    #[value(name = "q4_k")]
+    Q4K,
     #[value(name = "q8_0")]
     Q8_0,
+    F16,
     F32,
 }
 

@@ -13,6 +13,7 @@ use crate::lora::Adapter;
 use crate::notice::{EXIT_SAVED, Notice};
 use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
+use crate::split::Split;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights as Loaded};
 use crate::{dataset, drivers, finetune, tokens, warm};
@@ -37,10 +38,15 @@ pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
     let tokenizer = Tokenizer::of(&Source::open(&arguments.weights.weights)?)?;
     let mut totals = Totals::default();
     let (input, output) = (&arguments.input, &arguments.output);
-    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer))?;
+    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer, arguments.date))?;
     totals.samples = (manifest.train_sequences + manifest.held_out_sequences) as u64;
     totals.tokens = (manifest.train_tokens + manifest.held_out_tokens) as u64;
     progress.send(&totals.report(1, 1));
+    if !manifest.unused.is_empty() {
+        let text = format!("nothing was read from `{}`", manifest.unused.join("`, `"));
+        warn(&text);
+        progress.message(&text);
+    }
     progress.done();
     show(&format!(
         "{} training sequences ({} tokens) and {} held-out ones ({} tokens) in {}",
@@ -105,7 +111,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     architecture.check_length(arguments.seq)?;
     report_dropout(&architecture, &mut progress);
     let tokenizer = Tokenizer::of(&source)?;
-    let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
+    let data = Split::open(&arguments.data, tokens::TRAIN, &tokenizer)?;
     let places = Places {
         output: arguments.output.clone(),
         checkpoints: arguments
@@ -114,7 +120,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
             .unwrap_or_else(|| arguments.output.join("checkpoints")),
         saves: Saves::told(arguments.checkpoint_every),
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
-        base_model: arguments.weights.weights.clone(),
+        base_model: source.base_name(&arguments.weights.weights),
         identity: identity(arguments, &source)?,
     };
     let weights = Arc::new(source.weights()?);

@@ -53,26 +53,46 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
 }
 
 pub fn export(arguments: &Export) -> Result<ExitCode> {
-    if !arguments.merged && arguments.gguf.is_none() {
+    let Export { output, merged, peft, gguf, base, .. } = arguments;
+    if !merged && !peft && gguf.is_none() {
         return Err(Error::Usage {
             what: "nothing to export was asked for".into(),
-            hint: "pass `--merged`, `--gguf q8_0` or both",
+            hint: "pass `--merged`, `--peft`, `--gguf q8_0` or several of them",
+        });
+    }
+    if *merged && *peft {
+        return Err(Error::Usage {
+            what: "a merged model and an adapter beside it would be taken for one".into(),
+            hint: "export `--peft` to a directory of its own",
         });
     }
     let source = Source::open(&arguments.weights.weights)?;
-    let mut merged = source.weights()?;
-    let adapter = Adapter::open(&arguments.adapter, &merged.architecture)?;
-    merged.parameters = adapter.merged(&merged.parameters);
+    let mut weights = source.weights()?;
+    let adapter = Adapter::open(&arguments.adapter, &weights.architecture)?;
+    weights.parameters = adapter.merged(&weights.parameters);
     let mut written = Vec::new();
-    if arguments.merged {
-        written.push(export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?);
-    }
-    if let Some(format) = arguments.gguf {
+    // Before the others: what a GGUF cannot say is found before anything is written.
+    if let Some(format) = gguf {
         let format = match format {
-            GgufFormat::Q8_0 => crate::gguf::Format::Q8_0,
-            GgufFormat::F32 => crate::gguf::Format::F32,
+            GgufFormat::Q4K => crate::formats::Format::Q4K,
+            GgufFormat::Q8_0 => crate::formats::Format::Q8_0,
+            GgufFormat::F16 => crate::formats::Format::F16,
+            GgufFormat::F32 => crate::formats::Format::F32,
         };
-        written.push(export::gguf(&merged, &source, format, &arguments.output)?);
+        written.push(export::gguf(&weights, &source, format, output)?);
+    }
+    if *merged || *peft {
+        let tokenizer = Tokenizer::of(&source)?;
+        if *peft {
+            let base = match base {
+                Some(base) => base.clone(),
+                None => source.base_name(&arguments.weights.weights),
+            };
+            written.push(export::peft(&adapter, &base, &source, &tokenizer, output)?);
+        } else {
+            export::beside(&source, &tokenizer, output)?;
+            written.push(export::hub(&weights, &tokenizer, output)?);
+        }
     }
     for path in written {
         show(&path.display().to_string())?;

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use het_control::{Controller, Log, MemoryLog, Retention};
 use het_core::{
-    Action, Alternative, Bytes, Companions, Domain, Event, Isolation, JobId, JobSpec, Launch,
-    Match, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, StageIndex, StageKind,
+    Action, Alternative, Bytes, Companions, Domain, Drivers, Event, Isolation, JobId, JobSpec,
+    Launch, Match, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, StageIndex, StageKind,
     StageSpec, StartConditions, State,
 };
 use het_engine::Fake;
@@ -89,6 +89,7 @@ fn stage(index: u16) -> StageSpec {
         matches: Match::Kind("cpu".into()),
         memory_min: Bytes::ZERO,
         isolation: Isolation::Process,
+        drivers: Drivers::Unknown,
     };
     StageSpec {
         name: format!("s{index}").as_str().into(),

@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 use het_wire::report::RunReport;
 use owo_colors::OwoColorize;
 
-use self::display::Display;
-use self::job_logs::{Followed, JobLogs, Rest};
+use self::job_logs::{JobLogs, Rest};
 use self::lines::Line;
-use self::output::{Item, Output};
 use self::progress::{Lines, Rows};
 
-pub use self::job_logs::{Attempts, Begins, Selection, ends, numbered};
+pub use self::display::Display;
+pub use self::job_logs::{Attempts, Begins, Followed, Selection, ends, numbered};
 pub use self::lines::TerminalLines;
+pub use self::output::{Item, Output};
 
 /// How often output is looked for and the status is drawn.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

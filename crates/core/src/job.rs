@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, DeviceId, Domain, HostResources, Millis, Name, PlannedSpeeds, StageIndex,
+    Bytes, DeviceId, Domain, Drivers, HostResources, Millis, Name, PlannedSpeeds, StageIndex,
     StartConditions, Time, Topology,
 };
 
@@ -196,6 +196,8 @@ pub struct Selector {
     pub memory_min: Bytes,
     /// What its program can be given: a device may be reached from containers only.
     pub isolation: Isolation,
+    /// Those of its program, one of which has to be a device's.
+    pub drivers: Drivers,
 }
 
 /// How a selector recognises a device.
@@ -240,7 +242,8 @@ impl Selector {
             Isolation::Process => !device.needs_container(),
             Isolation::Container => true,
         };
-        kind_fits && topology.memory_of(id) >= self.memory_min && reached
+        let driven = self.drivers.reach(device);
+        kind_fits && topology.memory_of(id) >= self.memory_min && reached && driven
     }
 
     /// Whether any device of a class will do.
@@ -323,6 +326,8 @@ pub struct Launch {
     /// alone.
     pub ranks_max: u32,
     pub precision: Option<Name>,
+    /// Those of the program; on each device it is told to use the first of them that is there.
+    pub drivers: Drivers,
     /// Of a stage that may have more or fewer devices.
     pub elastic: Option<Elastic>,
     /// Files and directories that it reads while it starts, by paths below the directory that it

@@ -5,6 +5,7 @@
 //! Must never know: a clock, randomness, files, sockets, threads, async, serde, any policy, any
 //! engine. Time is an argument; everything here is a pure value or a pure function.
 
+mod drivers;
 mod finding;
 mod free;
 mod host_resources;
@@ -25,6 +26,7 @@ mod state;
 mod topology;
 mod units;
 
+pub use drivers::Drivers;
 pub use finding::Finding;
 pub use free::Free;
 pub use host_resources::HostResources;

@@ -42,6 +42,8 @@ pub enum Reason {
     NoCompanions { word: Name },
     /// The cluster could not run it even if it were empty.
     NeverFits { word: Name, need: u32, largest: u32 },
+    /// The cluster has the devices, and no driver of its program reaches enough of them.
+    NoDriver { word: Name, drivers: Vec<Name> },
     /// Strict order: an earlier stage does not fit, so nobody passes it.
     HeadOfLine { blocker: StageKey },
     /// Others have their turn in this round.

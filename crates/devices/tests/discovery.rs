@@ -490,6 +490,23 @@ fn a_laptop_with_an_npu() {
 }
 
 #[test]
+fn intel_gpus_under_either_kernel_driver() {
+    let discovery = found("xeon-intel-gpus");
+    check(
+        &discovery,
+        "cpu0 xeon-8480 cpu 56 0 cpu 0
+         cpu1 xeon-8480 cpu 56 0 cpu 1
+         gpu0 gpu-max-1550 gpu 1 0 level-zero 0
+         gpu1 gpu-flex-170 gpu 1 0 level-zero 1
+         gpu2 intel-gpu-e20b gpu 1 0 level-zero 2",
+    );
+    let unbound = "Intel device e20b at 0000:b1:00.0 has no kernel driver bound";
+    assert_eq!(discovery.diagnostics.first().map(Diagnostic::to_string).as_deref(), Some(unbound));
+    assert_eq!(links_of(&discovery, "gpu2"), ["pcie intel-gpus/pci0000:97 31507"]);
+    assert_eq!(links_of(&discovery, "intel-gpus/pci0000:97"), ["pcie cpu1 ?"]);
+}
+
+#[test]
 fn xdna_without_a_driver_and_two_radeons() {
     let discovery = found("ryzen-xdna-radeon");
     check(

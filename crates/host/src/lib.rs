@@ -20,6 +20,7 @@ mod lock;
 mod machine;
 mod monitor;
 mod reserve;
+mod trainer;
 mod unsupervised;
 
 pub use het_node::{
@@ -46,4 +47,5 @@ pub use lock::{
 pub use machine::{Machine, MachineChanges, MachineUsers, machine, machine_with, this_machine};
 pub use monitor::{Monitor, OwnProcesses, Repairs, monitor};
 pub use reserve::Reserve;
+pub use trainer::{Trainer, TrainerDriver, TrainerFault, TrainerVersion};
 pub use unsupervised::{Unsupervised, unsupervised};

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use het_core::{Event, LeaseId, Name};
 use tokio::sync::mpsc;
 
+use crate::dra::DraNews;
+use crate::groups::GroupRow;
 use crate::names::ObjectKey;
 use crate::network::NetworkObjects;
 use crate::objects::{NodeRow, PodRow};
@@ -47,6 +49,19 @@ pub(crate) enum Message {
     Workload(Box<WorkloadRow>),
     WorkloadGone {
         name: WorkloadName,
+        uid: String,
+    },
+    Dra(DraNews),
+    /// Groups of pods are served in this version.
+    GroupsServed(&'static str),
+    /// It is not known which groups there are, and why.
+    GroupsUnknown(String),
+    /// A list of all groups begins: those that it does not name are gone.
+    GroupsBegin,
+    GroupsEnd,
+    Group(Box<GroupRow>),
+    GroupGone {
+        key: ObjectKey,
         uid: String,
     },
     /// All objects of a kind that say how nodes are connected.

@@ -1,9 +1,12 @@
 //! What objects of others are told: why they wait, and what became of them. Pods as kube-scheduler
-//! does it, by the condition `PodScheduled` and by events; workloads by events.
+//! does it, by the condition `PodScheduled` and by events; groups of pods by conditions and events,
+//! workloads by events.
+
+mod groups;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use het_wire::resource::TrainingJobStatus;
@@ -21,6 +24,7 @@ use crate::leader::Leadership;
 use crate::names::{self, Binding};
 use crate::objects::{self, PodObject};
 use crate::owners::{Foreign, ForeignKind, JobOwner};
+use groups::GroupEntry;
 
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;
@@ -53,6 +57,8 @@ struct Shared {
     permits: Semaphore,
     /// By uid.
     entries: Mutex<BTreeMap<String, Entry>>,
+    /// The version in which groups of pods are served.
+    groups: OnceLock<&'static str>,
 }
 
 /// What is known of one that waits.
@@ -64,6 +70,7 @@ struct Entry {
     is_writing: bool,
     /// Whether the event that was made last was of one that more nodes would help.
     told: Option<bool>,
+    group: GroupEntry,
 }
 
 impl ForeignConditions {
@@ -74,7 +81,8 @@ impl ForeignConditions {
         threads: Handle,
     ) -> Self {
         let (permits, entries) = (Semaphore::new(WRITES_MAX), Mutex::default());
-        Self(Arc::new(Shared { jobs, binding, leadership, threads, permits, entries }))
+        let groups = OnceLock::new();
+        Self(Arc::new(Shared { jobs, binding, leadership, threads, permits, entries, groups }))
     }
 
     /// Of whoever gives the pod its node: `PodScheduled` is kube-scheduler's word where that is it.
@@ -125,6 +133,10 @@ impl ForeignConditions {
             let is_written = match object.kind {
                 ForeignKind::Pod => {
                     self.write_condition(&object.owner, ("False", reason), &next.message).await
+                }
+                ForeignKind::Group => {
+                    self.write_group(&object.owner, reason, &next).await;
+                    true
                 }
                 // Conditions of workloads are their controllers'.
                 ForeignKind::Workload(_) => true,

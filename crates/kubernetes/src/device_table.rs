@@ -108,6 +108,45 @@ const RESOURCES: &[Resource] = &[
     row("vastaitech.com/va", ("npu", "Vastai", "vastai"), ClassRule::Is("vastai")),
 ];
 
+/// A driver of dynamic resource allocation.
+#[derive(Debug, Clone, Copy)]
+struct DraDriver {
+    name: &'static str,
+    /// The extended resource that the same devices are of where a plug-in offers them.
+    resource: &'static str,
+    /// The attribute that says what a label of nodes says of that resource.
+    product: &'static str,
+    /// The `type` of whole devices.
+    whole: &'static str,
+    /// The `type` of instances, whose attribute `profile` ends the name of their resource.
+    instances: Option<(&'static str, &'static str)>,
+}
+
+/// Sources: documentation of NVIDIA's, AMD's and Intel's drivers of dynamic resource allocation.
+const DRA_DRIVERS: &[DraDriver] = &[
+    DraDriver {
+        name: "gpu.nvidia.com",
+        resource: "nvidia.com/gpu",
+        product: "productName",
+        whole: "gpu",
+        instances: Some(("mig", "nvidia.com/mig-")),
+    },
+    DraDriver {
+        name: "gpu.amd.com",
+        resource: "amd.com/gpu",
+        product: "productName",
+        whole: "amdgpu",
+        instances: None,
+    },
+    DraDriver {
+        name: "gpu.intel.com",
+        resource: "gpu.intel.com/xe",
+        product: "model",
+        whole: "gpu",
+        instances: None,
+    },
+];
+
 /// What a node's devices of one resource are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -130,6 +169,49 @@ impl DeviceTable {
         match self.0.iter().find(|row| is_named(resource, &row.resource)) {
             Some(row) => Some(of_own(row, labels)),
             None => of_vendor(resource, labels),
+        }
+    }
+}
+
+impl DeviceTable {
+    /// What a device with these attributes is that a driver of dynamic resource allocation offers;
+    /// `None` where nobody knows. A row of the cluster's own is named after the driver, and its
+    /// label is an attribute.
+    pub fn claimable(&self, driver: &str, attributes: &BTreeMap<String, String>) -> Option<Known> {
+        match self.0.iter().find(|row| is_named(driver, &row.resource)) {
+            Some(row) => Some(of_own(row, attributes)),
+            None => of_dra_driver(driver, attributes),
+        }
+    }
+}
+
+/// Keys of taints that keep pods away from the devices of a driver which do not want them.
+pub(crate) fn dra_taints(driver: &str) -> impl Iterator<Item = &str> {
+    let twin = DRA_DRIVERS.iter().find(|row| row.name == driver).map(|row| row.resource);
+    [driver].into_iter().chain(twin)
+}
+
+fn of_dra_driver(driver: &str, attributes: &BTreeMap<String, String>) -> Option<Known> {
+    let driver = DRA_DRIVERS.iter().find(|row| row.name == driver)?;
+    let kind = attributes.get("type").map_or(driver.whole, String::as_str);
+    let resource = match driver.instances {
+        _ if kind == driver.whole => driver.resource.to_owned(),
+        Some((of, begin)) if kind == of => format!("{begin}{}", attributes.get("profile")?),
+        _ => return None,
+    };
+    let row = RESOURCES.iter().find(|row| is_named(&resource, row.name))?;
+    let product = attributes.get(driver.product);
+    let label = row.class.label().zip(product);
+    let labels = label.map(|(name, product)| (name.to_owned(), product.clone()));
+    of_vendor(&resource, &labels.into_iter().collect())
+}
+
+impl ClassRule {
+    /// The label of nodes that tells the class.
+    fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Is(_) => None,
+            Self::Nvidia(name) | Self::NvidiaInstance(name) | Self::Label(name, _) => Some(name),
         }
     }
 }
@@ -240,6 +322,24 @@ mod tests {
         check("huawei.com/Ascend910B4", &[], "ascend-910b4", 0);
         let tpu = ("cloud.google.com/gke-tpu-accelerator", "tpu-v5p-slice");
         check("google.com/tpu", &[tpu], "tpu-v5p", 95);
+    }
+
+    #[test]
+    fn attributes_tell_the_class_of_a_device_that_is_claimed() {
+        let class = |driver: &str, attributes: &[(&str, &str)]| {
+            let pairs = attributes.iter().map(|(name, of)| ((*name).to_owned(), (*of).to_owned()));
+            let known = DeviceTable::default().claimable(driver, &pairs.collect());
+            known.map(|known| known.class.id.to_string())
+        };
+        let product = ("productName", "NVIDIA A100-SXM4-40GB");
+        let nvidia = |more: &[(&str, &str)]| class("gpu.nvidia.com", &[&[product], more].concat());
+        assert_eq!(nvidia(&[("type", "gpu")]).as_deref(), Some("a100-sxm4-40"));
+        let instance = nvidia(&[("type", "mig"), ("profile", "1g.5gb")]);
+        assert_eq!(instance.as_deref(), Some("a100-sxm4-40-mig-1g.5gb"));
+        assert_eq!(nvidia(&[("type", "vfio")]), None);
+        let amd = class("gpu.amd.com", &[("productName", "AMD Instinct MI300X")]);
+        assert_eq!(amd.as_deref(), Some("mi300x"));
+        assert_eq!(class("nic.example.com", &[product]), None);
     }
 
     #[test]

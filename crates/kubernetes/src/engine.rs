@@ -2,8 +2,11 @@
 
 mod adoption;
 mod beginnings;
+mod claims;
 mod clock;
+mod groups;
 mod listing;
+mod nodes;
 mod requests;
 mod workloads;
 
@@ -13,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, CheckpointSpec, Event, Generation, JobId, Lease, LeaseId, Millis, Name, Outcome, Phase,
-    Placement, Plan, State, StopCause, Time, Topology,
+    Action, CheckpointSpec, Event, Generation, Lease, LeaseId, Millis, Name, Outcome, Phase, Plan,
+    State, StopCause, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
@@ -25,14 +28,15 @@ use crate::channel::{Message, Sender, channel};
 use crate::cluster::Cluster;
 use crate::conditions::ForeignConditions;
 use crate::device_table::DeviceTable;
+use crate::dra::DraKind;
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
 use crate::jobs::{self, Jobs};
 use crate::leader::Leadership;
 use crate::names::{Binding, ObjectKey, RankLabels, Scheduler};
 use crate::network::NetworkKind;
-use crate::objects::{NodeRow, PodRow};
-use crate::owners::{Foreign, JobOwner, JobOwners};
+use crate::objects::PodRow;
+use crate::owners::{JobOwner, JobOwners};
 use crate::pods;
 use crate::quotas::QuotasApi;
 use crate::reports::Reports;
@@ -41,10 +45,12 @@ use crate::statuses::Statuses;
 use crate::watch;
 use crate::workload_kinds::WorkloadKind;
 use crate::writer::{Right, Wanted, Writer};
+use claims::Claims;
 use clock::Clock;
+use groups::Groups;
 use listing::Listing;
 use requests::{PodJob, Requests};
-use workloads::{Workloads, named};
+use workloads::Workloads;
 
 /// Between two reports of progress of a gang.
 const REPORT_EVERY: Millis = Millis::seconds(1);
@@ -124,6 +130,8 @@ pub struct Kubernetes {
     node_list: Listing<Name>,
     requests: Requests,
     workloads: Workloads,
+    claims: Claims,
+    groups: Groups,
     adoption: Adoption,
     /// Plans that came before the leases of the state were taken up.
     postponed: Vec<Plan>,
@@ -236,13 +244,22 @@ impl Kubernetes {
         let client = cluster.connection().client.clone();
         cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
         let table = DeviceTable::new(resources);
+        let allocates = nodes == Nodes::Watched && scheduler.binding == Binding::Own;
+        let claims = Claims::new(table.clone(), allocates);
         let inventory = (nodes == Nodes::Watched).then(|| Inventory::new(table));
+        if allocates {
+            for kind in DraKind::ALL {
+                let (client, scheduler) = (client.clone(), scheduler.clone());
+                cluster.spawn(watch::dra(client, kind, scheduler, sender.clone()));
+            }
+        }
         if inventory.is_some() {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
             cluster.spawn(watch::priority_classes(client.clone(), sender.clone()));
             for kind in NetworkKind::ALL {
                 cluster.spawn(watch::network(client.clone(), kind, sender.clone()));
             }
+            cluster.spawn(watch::groups(client.clone(), sender.clone()));
             for kind in WorkloadKind::all() {
                 let watched = (client.clone(), kind, scheduler.clone(), sender.clone());
                 cluster.spawn(watch::workloads(watched));
@@ -259,6 +276,7 @@ impl Kubernetes {
                 scheduler.clone(),
                 sender.clone(),
                 says,
+                claims.book(),
             ),
             clock: Clock::start(begins_at, cluster.since_boot()),
             cluster,
@@ -283,6 +301,8 @@ impl Kubernetes {
             node_list: Listing::Never,
             requests: Requests::default(),
             workloads: Workloads::default(),
+            claims,
+            groups: Groups::default(),
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
@@ -342,12 +362,9 @@ impl Kubernetes {
 
     /// It is known which nodes and pods there are.
     fn are_listed(&self) -> bool {
-        matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done))
-    }
-
-    /// The nodes on which something may start, and those that are named, with their devices.
-    pub fn known_nodes(&self, named: &BTreeSet<Name>) -> Topology {
-        self.inventory.as_ref().map(|inventory| inventory.known(named)).unwrap_or_default()
+        let are_listed =
+            matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done));
+        are_listed && self.claims.are_listed()
     }
 
     /// The number after the highest that labels of its pods name, live or not.
@@ -362,11 +379,6 @@ impl Kubernetes {
         while let Some(message) = self.hear(Some(until)) {
             self.take(message);
         }
-    }
-
-    /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
-    pub fn not_understood(&self) -> BTreeMap<String, usize> {
-        self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default()
     }
 
     /// The way for facts that others find.
@@ -404,6 +416,7 @@ impl Kubernetes {
                     namespace: self.namespace_of(owner.as_ref()),
                     owner: owner.as_ref(),
                     topology: &Arc::clone(&self.topology),
+                    dra: self.claims.dra(),
                     generation,
                     epoch: self.leadership.epoch(),
                     lease: *lease,
@@ -413,6 +426,7 @@ impl Kubernetes {
                     launch,
                     resume: resume.as_ref(),
                     supervisor: self.supervisor.as_deref(),
+                    groups: self.groups.of_gangs(self.scheduler.binding),
                 };
                 let objects = self.prepared(&gang);
                 let place = Place::of(&gang);
@@ -426,24 +440,6 @@ impl Kubernetes {
             | Action::Unclaim { .. }
             | Action::Prepare { .. }
             | Action::Unprepare { .. } => {}
-        }
-    }
-
-    /// Starts a job that is an object of somebody else.
-    fn start_foreign(
-        &mut self,
-        lease: LeaseId,
-        (job, object): (JobId, &Foreign),
-        placement: &Placement,
-    ) {
-        let topology = Arc::clone(&self.topology);
-        match (named(job, object), requests::node_of(&topology, placement)) {
-            (Some(named), Some(_)) => self.start_workload(lease, named, (&topology, placement)),
-            (None, Some(node)) => {
-                let of_pod = PodJob { job, pod: object.owner.clone() };
-                self.give_node(lease, of_pod, &node);
-            }
-            (_, None) => self.ready.push_back(requests::refused_without_node(lease)),
         }
     }
 
@@ -493,7 +489,7 @@ impl Kubernetes {
     }
 
     fn stop(&mut self, lease: LeaseId, stop: Stop) {
-        if self.stop_workload(lease, stop.cause) {
+        if self.stop_workload(lease, stop.cause) || self.stop_group(lease, stop.cause) {
             return;
         }
         let Some(live) = self.leases.get_mut(&lease).filter(|live| live.stop.is_none()) else {
@@ -546,7 +542,15 @@ impl Kubernetes {
         if let Some(of_pod) = live.as_ref().and_then(|live| live.of_pod.as_ref()) {
             return self.end_pod(lease, of_pod, outcome);
         }
+        let pods = live.iter().flat_map(|live| &live.pods);
+        let rows: Vec<PodRow> =
+            pods.filter_map(|(key, _)| self.pods.get(key)).map(|(row, _)| row.clone()).collect();
+        rows.iter().for_each(|row| self.count_claims_of(row));
         if let Some(service) = live.and_then(|live| live.service) {
+            // It has the same name.
+            if let Some(version) = self.groups.of_gangs(self.scheduler.binding) {
+                self.cluster.spawn(self.writer.clone().delete_group(service.clone(), version));
+            }
             self.cluster.spawn(self.writer.clone().delete_service(service));
         }
         self.ready.push_back(Event::StageEnded { lease, outcome });
@@ -564,10 +568,17 @@ impl Kubernetes {
             Message::NodesEnd => self.nodes_listed(),
             Message::Node(row) => self.see_node(*row),
             Message::NodeGone(name) => self.see_node_gone(&name),
+            Message::Dra(news) => self.see_dra(news),
             Message::WorkloadsBegin(kind) => self.workloads_begin(kind),
             Message::WorkloadsEnd(kind) => self.workloads_listed(kind),
             Message::Workload(row) => self.see_workload(*row),
             Message::WorkloadGone { name, uid } => self.see_workload_gone(&name, &uid),
+            Message::GroupsServed(version) => self.groups_served(version),
+            Message::GroupsUnknown(why) => self.groups_unknown(why),
+            Message::GroupsBegin => self.groups_begin(),
+            Message::GroupsEnd => self.groups_listed(),
+            Message::Group(row) => self.see_group(*row),
+            Message::GroupGone { key, uid } => self.see_group_gone(&key, &uid),
             Message::Network(objects) => {
                 if let Some(inventory) = &mut self.inventory {
                     inventory.see_network(*objects);
@@ -576,41 +587,16 @@ impl Kubernetes {
             Message::PriorityClasses(values) => self.see_priority_classes(values),
             Message::NotUnsuspended { lease, reason } => self.not_unsuspended(lease, reason),
             Message::Suspended { lease, version } => self.suspended(lease, version),
-            Message::NotPlaced { lease, uid, reason } => self.not_placed(lease, &uid, reason),
+            Message::NotPlaced { lease, uid, reason } => {
+                self.not_placed(lease, &uid, reason.clone());
+                self.group_pod_not_placed(lease, &uid, reason);
+            }
             Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
         self.tell_nodes();
         self.tell_requests();
         self.tell_absent_workloads();
-    }
-
-    /// Reports what changed about nodes, once it is known which there are and what others take.
-    fn tell_nodes(&mut self) {
-        let is_known = self.are_listed();
-        if let Some(inventory) = self.inventory.as_mut().filter(|_| is_known) {
-            self.ready.extend(inventory.news(&self.topology));
-        }
-    }
-
-    fn see_node(&mut self, row: NodeRow) {
-        self.removed.remove(&row.name);
-        self.node_list.name(row.name.clone());
-        self.inventory.iter_mut().for_each(|inventory| inventory.see(row.clone()));
-    }
-
-    fn see_node_gone(&mut self, name: &Name) {
-        self.removed.insert(name.clone());
-        self.inventory.iter_mut().for_each(|inventory| inventory.see_gone(name));
-    }
-
-    fn nodes_listed(&mut self) {
-        let (Some(named), Some(inventory)) = (self.node_list.end(), &self.inventory) else {
-            return;
-        };
-        let absent: Vec<Name> =
-            inventory.names().filter(|it| !named.contains(*it)).cloned().collect();
-        absent.iter().for_each(|name| self.see_node_gone(name));
     }
 
     /// A fact that somebody else found.
@@ -640,6 +626,7 @@ impl Kubernetes {
                 self.see_rank(rank, &row);
             }
             None if self.see_workload_pod(&row) => {}
+            None if self.see_group_pod(&row) => {}
             None => {
                 self.see_stray(&row);
                 self.see_request(&row);
@@ -691,6 +678,11 @@ impl Kubernetes {
         }
         live.reports.next = now + REPORT_EVERY;
         self.ready.extend(live.reports.take(lease));
+        let hung = live.reports.take_hung().filter(|_| live.of_pod.is_none());
+        if let Some((rank, silent)) = hung {
+            live.gang.hung(rank, silent);
+            self.tell(lease);
+        }
     }
 
     /// Remembers a pod. What those of others take is capacity that is taken.
@@ -700,6 +692,7 @@ impl Kubernetes {
         let before = before.filter(|(row, whose)| takes(row, *whose)).map(|(row, _)| row);
         let after = Some(&row).filter(|row| takes(row, whose));
         self.count_others(before.as_ref(), after);
+        self.count_claims_of(&row);
     }
 
     fn count_others(&mut self, before: Option<&PodRow>, after: Option<&PodRow>) {
@@ -734,6 +727,7 @@ impl Kubernetes {
         if whose == Whose::Others && !row.phase.has_ended() {
             self.count_others(Some(&row), None);
         }
+        self.count_claims_of(&row);
         if let Some(rank) = self.own_rank(&row)
             && let Some(live) = self.leases.get_mut(&rank.lease)
         {
@@ -744,6 +738,7 @@ impl Kubernetes {
             self.tell(rank.lease);
         }
         self.see_workload_pod_gone(&row);
+        self.see_group_pod_gone(&row);
         self.requests.over(uid);
     }
 
@@ -814,6 +809,7 @@ impl Engine for Kubernetes {
         self.leases.clear();
         self.requests.forget_leases();
         self.workloads.forget_leases();
+        self.groups.forget_leases();
         self.looks.clear();
         self.postponed.clear();
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));

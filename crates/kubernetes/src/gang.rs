@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Failure, FailureCause, Outcome, Phase};
+use het_core::{Failure, FailureCause, Millis, Outcome, Phase};
 
 use crate::objects::{PodFailure, PodPhase, PodRow};
 
@@ -27,6 +27,8 @@ pub(crate) struct Gang {
     is_doomed: bool,
     /// The first rank that failed on its own.
     failed: Option<(u32, PodFailure)>,
+    /// It hung, and is ended for that.
+    hung: Option<Failure>,
     /// By rank: why it does not begin.
     troubles: BTreeMap<u32, String>,
 }
@@ -79,6 +81,7 @@ impl Gang {
             is_started: false,
             is_doomed: false,
             failed: None,
+            hung: None,
             troubles: BTreeMap::new(),
         }
     }
@@ -135,6 +138,16 @@ impl Gang {
                 Seen::Ended
             }
         };
+    }
+
+    /// A rank gave no sign of life for so long. Without effect on one that ends anyway.
+    pub fn hung(&mut self, rank: u32, silent: Millis) {
+        if self.is_stopping || self.is_doomed || self.failed.is_some() {
+            return;
+        }
+        let message = format!("it reported nothing for {} s", silent.0.div_ceil(1_000));
+        let cause = FailureCause::Stalled;
+        self.hung = Some(Failure { rank, exit_code: KILLED, message, cause });
     }
 
     /// The pod of a rank is not there any more.
@@ -197,8 +210,8 @@ impl Gang {
             return Some(Fact::Ended(self.outcome()));
         }
         let is_lost = |seen: &Seen| matches!(seen, Seen::Ended | Seen::Gone);
-        let is_refused = self.begin != Beginning::Done;
-        if !self.is_doomed && (is_refused || self.ranks.iter().any(is_lost)) {
+        let is_over = self.begin != Beginning::Done || self.hung.is_some();
+        if !self.is_doomed && (is_over || self.ranks.iter().any(is_lost)) {
             self.is_doomed = true;
             return Some(Fact::Doomed);
         }
@@ -213,6 +226,9 @@ impl Gang {
         }
         if self.ranks.iter().all(|seen| *seen == Seen::Succeeded) {
             return Outcome::Finished;
+        }
+        if let Some(failure) = &self.hung {
+            return Outcome::Failed(failure.clone());
         }
         match &self.failed {
             Some((rank, failure)) => outcome_of(*rank, failure),

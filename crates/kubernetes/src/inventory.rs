@@ -7,10 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Bytes, Device, DeviceClass, Event, HostResources, Name, Node, NodeId, Share, State, Topology,
+    Bytes, Device, DeviceClass, Domain, Event, HostResources, Name, Node, NodeId, Share, State,
+    Topology,
 };
 
-use crate::device_table::DeviceTable;
+use crate::device_table::{DeviceTable, Known, dra_taints};
+use crate::dra::{Claimable, claimed};
+use crate::names::HOSTNAME;
 use crate::network::{Network, NetworkObjects};
 use crate::objects::NodeRow;
 use crate::resources::{CPU, is_device};
@@ -25,7 +28,9 @@ pub(crate) struct Inventory {
     table: DeviceTable,
     network: Network,
     nodes: BTreeMap<Name, NodeRow>,
-    /// By node and resource: what others' pods request, in thousandths.
+    /// By node and resource: devices that are claimed and not requested.
+    claimable: BTreeMap<Name, BTreeMap<Name, Slots>>,
+    /// By node and resource: what others' pods request and others' claims have, in thousandths.
     others: BTreeMap<Name, BTreeMap<String, u64>>,
     told: BTreeMap<Name, Told>,
     /// Nodes of which something may have to be told.
@@ -98,6 +103,61 @@ impl Inventory {
     pub fn see_network(&mut self, objects: NetworkObjects) {
         self.network.take(objects);
         self.changed.extend(self.nodes.keys().cloned());
+        self.revision += 1;
+    }
+
+    /// The part of the network that lies within one value of a label of nodes, as far as those go
+    /// that offer a resource: the largest. `None` where some of them have not that label, or where
+    /// even racks lie in several.
+    pub fn level(&self, label: &str, resource: &str) -> Option<Domain> {
+        if label == HOSTNAME {
+            return Some(Domain::Node);
+        }
+        let (mut racks, mut pods) = (BTreeMap::new(), BTreeMap::new());
+        let (mut are_racks, mut are_pods) = (true, true);
+        for (row, _) in self.offering(resource) {
+            let value = row.labels.get(label)?;
+            let (rack, pod) = self.network.around(row);
+            are_racks &= racks.entry(rack).or_insert(value) == &value;
+            are_pods &= pods.entry(pod).or_insert(value) == &value;
+        }
+        match (are_pods, are_racks) {
+            (true, true) => Some(Domain::Pod),
+            (_, true) => Some(Domain::Rack),
+            _ => None,
+        }
+    }
+
+    /// Takes over the devices of a node that are claimed and not requested.
+    pub fn see_claimable<'a>(&mut self, node: &Name, devices: impl Iterator<Item = &'a Claimable>) {
+        let mut slots: BTreeMap<Name, Slots> = BTreeMap::new();
+        for Claimable { resource, slot, known, .. } in devices {
+            let first = || Slots { known: known.clone(), names: BTreeSet::new() };
+            let of_resource = slots.entry(resource.clone()).or_insert_with(first);
+            of_resource.names.insert(slot.clone());
+        }
+        match slots.is_empty() {
+            true => drop(self.claimable.remove(node)),
+            false => drop(self.claimable.insert(node.clone(), slots)),
+        }
+        self.changed.insert(node.clone());
+        self.revise();
+    }
+
+    /// The devices of a node that are claimed. Where a plug-in offers the same ones, these are
+    /// requested.
+    fn claimable_of(&self, row: &NodeRow) -> impl Iterator<Item = (&Name, &Slots)> {
+        let of_node = self.claimable.get(&row.name).into_iter().flatten();
+        let is_requested = |resource: &Name| {
+            let driver = claimed(resource.as_str()).map_or("", |(driver, _)| driver);
+            dra_taints(driver).any(|name| row.allocatable.get(name).is_some_and(|it| *it > 0))
+        };
+        of_node.filter(move |(resource, _)| !is_requested(resource))
+    }
+
+    /// What was found out of its nodes may be otherwise by now.
+    pub fn revise(&mut self) {
+        self.revision += 1;
     }
 
     pub fn see_gone(&mut self, name: &Name) {
@@ -120,6 +180,28 @@ impl Inventory {
             };
             class.filter(|_| amount >= 1_000).map(|class| (row, class))
         })
+    }
+
+    /// By class, the names under which its devices are asked for.
+    pub fn resources_by_class(&self) -> BTreeMap<Name, BTreeSet<Name>> {
+        let mut resources: BTreeMap<Name, BTreeSet<Name>> = BTreeMap::new();
+        let mut add = |class: &Name, resource: &str| {
+            let of_class = resources.entry(class.clone()).or_default();
+            if !of_class.contains(resource) {
+                of_class.insert(resource.into());
+            }
+        };
+        for row in self.nodes.values() {
+            for (resource, _) in row.allocatable.iter().filter(|(name, _)| is_device(name)) {
+                if let Some(known) = self.table.known(resource, &row.labels) {
+                    add(&known.class.id, resource);
+                }
+            }
+        }
+        for (resource, slots) in self.claimable.values().flatten() {
+            add(&slots.known.class.id, resource.as_str());
+        }
+        resources
     }
 
     pub fn node(&self, name: &Name) -> Option<&NodeRow> {
@@ -170,9 +252,30 @@ impl Inventory {
     pub fn known(&self, named: &BTreeSet<Name>) -> Topology {
         let mut known = Topology::default();
         let rows = self.nodes.values();
-        rows.filter(|row| may_join(row) || named.contains(&row.name))
-            .for_each(|row| append(&mut known, &described(row, &self.table, &self.network)));
+        rows.filter(|row| self.may_join(row) || named.contains(&row.name))
+            .for_each(|row| append(&mut known, &self.described(row)));
         known
+    }
+
+    fn may_join(&self, row: &NodeRow) -> bool {
+        row.is_ready && !self.repels(row)
+    }
+
+    /// Whether nothing may start there: it is cordoned, or has a taint that is not of a device that
+    /// it offers, which pods that want one tolerate.
+    fn repels(&self, row: &NodeRow) -> bool {
+        let claimable = self.claimable.get(&row.name).into_iter().flat_map(BTreeMap::keys);
+        let drivers = claimable.filter_map(|resource| Some(claimed(resource.as_str())?.0));
+        let of_drivers: BTreeSet<&str> = drivers.flat_map(dra_taints).collect();
+        let is_of_device =
+            |key: &String| row.allocatable.contains_key(key) || of_drivers.contains(key.as_str());
+        row.is_cordoned || !row.taints.iter().all(is_of_device)
+    }
+
+    /// A node with its devices.
+    fn described(&self, row: &NodeRow) -> Topology {
+        let claimable: Vec<_> = self.claimable_of(row).collect();
+        described(row, &claimable, &self.table, &self.network)
     }
 
     /// What the loop is to be told. Facts about a node that joins follow once it has a row.
@@ -190,13 +293,14 @@ impl Inventory {
                 }
                 continue;
             };
+            let (may_join, repels) = (self.may_join(row), self.repels(row));
+            let described = self.described(row);
             let told = self.told.entry(name.clone()).or_default();
             // A new node on which nothing may start yet is none yet: what is decided when it joins
             // would not know.
-            if !told.is_there && !may_join(row) {
+            if !told.is_there && !may_join {
                 continue;
             }
-            let described = described(row, &self.table, &self.network);
             if told.is_there
                 && told.node.is_none()
                 && self.rows.get(&name).is_some_and(|id| is_as(&described, topology, *id))
@@ -214,7 +318,7 @@ impl Inventory {
                 Some(&id) => {
                     let others = self.others.get(&name);
                     let taken = taken(row, others, &self.table);
-                    told.differences((id, row), &taken, topology, &mut events);
+                    told.differences((id, row.is_ready, repels), &taken, topology, &mut events);
                 }
                 None => drop(self.changed.insert(name)),
             }
@@ -226,26 +330,33 @@ impl Inventory {
     }
 }
 
+/// Devices of a node that are claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Slots {
+    known: Known,
+    names: BTreeSet<Name>,
+}
+
 /// By resource, in thousandths.
 pub(crate) type Requests = BTreeMap<String, u64>;
 
 impl Told {
     fn differences(
         &mut self,
-        (node, row): (NodeId, &NodeRow),
+        (node, is_ready, repels): (NodeId, bool, bool),
         taken: &BTreeMap<Name, Share>,
         topology: &Topology,
         events: &mut Vec<Event>,
     ) {
-        if self.is_lost == row.is_ready {
-            self.is_lost = !row.is_ready;
+        if self.is_lost == is_ready {
+            self.is_lost = !is_ready;
             events.push(match self.is_lost {
                 true => Event::NodeLost { node },
                 false => Event::NodeReturned { node },
             });
         }
-        if self.is_suspected != repels(row) {
-            self.is_suspected = repels(row);
+        if self.is_suspected != repels {
+            self.is_suspected = repels;
             events.push(match self.is_suspected {
                 true => Event::NodeSuspected { node },
                 false => Event::NodeCleared { node },
@@ -262,24 +373,18 @@ impl Told {
     }
 }
 
-fn may_join(row: &NodeRow) -> bool {
-    row.is_ready && !repels(row)
-}
-
-/// Whether nothing may start there: it is cordoned, or has a taint that is not of a device that it
-/// offers, which pods that request one tolerate.
-fn repels(row: &NodeRow) -> bool {
-    let is_of_device = |key: &String| row.allocatable.contains_key(key);
-    row.is_cordoned || !row.taints.iter().all(is_of_device)
-}
-
 /// What others' pods take, by class.
 fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTreeMap<Name, Share> {
     let mut taken: BTreeMap<Name, Share> = BTreeMap::new();
     for (resource, amount) in others.into_iter().flatten() {
         let class = match resource.as_str() {
             CPU => Some(processor(row).id),
-            resource => table.known(resource, &row.labels).map(|known| known.class.id),
+            resource => match claimed(resource) {
+                Some((_, class)) => Some(class.into()),
+                // What a node does not offer is allocated by a claim, which is counted itself.
+                None if !row.allocatable.contains_key(resource) => None,
+                None => table.known(resource, &row.labels).map(|known| known.class.id),
+            },
         };
         let share = amount.saturating_mul(u64::from(Share::WHOLE.0)) / 1_000;
         let share = Share(share.min(TAKEN_MAX) as u32);
@@ -290,8 +395,12 @@ fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTree
     taken
 }
 
-/// A node with its devices.
-fn described(row: &NodeRow, table: &DeviceTable, network: &Network) -> Topology {
+fn described(
+    row: &NodeRow,
+    claimable: &[(&Name, &Slots)],
+    table: &DeviceTable,
+    network: &Network,
+) -> Topology {
     let mut topology = Topology::default();
     let amount = |resource: &str| row.allocatable.get(resource).copied().unwrap_or_default();
     let cores = (amount(CPU) / 1_000) as u32;
@@ -300,10 +409,17 @@ fn described(row: &NodeRow, table: &DeviceTable, network: &Network) -> Topology 
         let device = device("cpu0".into(), class, "cpu".into(), Share::units(cores));
         topology.devices.push(device);
     }
-    for (resource, amount) in row.allocatable.iter().filter(|(name, _)| is_device(name)) {
-        let Some(known) = table.known(resource, &row.labels) else { continue };
+    let requested = row.allocatable.iter().filter(|(name, _)| is_device(name));
+    let requested = requested.filter_map(|(resource, amount)| {
+        let slots: Vec<Name> = (0..amount / 1_000).map(|at| Name::from(at.to_string())).collect();
+        Some((resource.as_str(), table.known(resource, &row.labels)?, slots))
+    });
+    let claimable = claimable.iter().map(|(resource, Slots { known, names })| {
+        (resource.as_str(), known.clone(), names.iter().cloned().collect())
+    });
+    for (resource, known, slots) in requested.chain(claimable) {
         let class = class_row(&mut topology, known.class);
-        for slot in 0..amount / 1_000 {
+        for slot in slots {
             let name = format!("{resource}/{slot}").as_str().into();
             let device = device(name, class, known.driver.clone(), Share::WHOLE);
             topology.devices.push(Device { memory: known.memory, ..device });

@@ -1,5 +1,8 @@
 //! What programs of jobs wrote, as far as the cluster still has it: it goes with their pods.
 
+mod following;
+mod pod;
+
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, stream};
@@ -50,9 +53,7 @@ fn asked_for(query: &LogsQuery, mut pods: Vec<Rank>) -> Vec<Rank> {
         *attempt = pod.attempt.max(*attempt);
     }
     pods.retain(|pod| {
-        query.stage.as_ref().is_none_or(|stage| *stage == pod.stage)
-            && query.rank.is_none_or(|rank| rank == pod.rank)
-            && pod.attempt == query.attempt.unwrap_or(last[&pod.stage])
+        query.has(&pod.stage, pod.rank) && pod.attempt == query.attempt.unwrap_or(last[&pod.stage])
     });
     pods.sort();
     pods.truncate(PODS_MAX);

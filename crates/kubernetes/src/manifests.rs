@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_definition};
 use serde_json::{Value, json};
 
-use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL, WRITE};
+use crate::names::{Binding, EPOCH, NODE, SCHEDULER, SCHEDULER_LABEL, WRITE};
 use crate::network::NetworkKind;
 use crate::workload_kinds::WorkloadKind;
 
@@ -97,6 +97,9 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     ];
     objects.extend(fence(options, &labels));
     objects.extend(fence_suspension(options, &labels));
+    if options.binding == Binding::Own {
+        objects.extend(fence_claims(options, &labels));
+    }
     objects.extend(ranks::objects(options, &labels));
     objects.extend(handed_over::objects(options, &labels));
     objects.extend(flow_schemas(options, &labels));
@@ -107,14 +110,18 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects
 }
 
-/// What the server does, and nothing else: it reads nodes, how they are connected, pods and their
-/// logs, makes, binds, evicts and deletes pods and their services, suspends workloads of others,
-/// and tells jobs, quotas, waiting pods and whoever looks at them how they stand.
+/// What the server does, and nothing else: it reads nodes, their devices, how they are connected,
+/// pods and their logs, makes, binds, evicts and deletes pods and their services, makes and
+/// allocates claims on devices, suspends workloads of others, and tells jobs, quotas, waiting pods
+/// and whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
+    let mut of_groups = vec!["list", "watch"];
     if binding == Binding::KubeScheduler {
         // To remove a gate.
         of_pods.push("patch");
+        // Of gangs of jobs.
+        of_groups.extend(["create", "delete"]);
     }
     let own = json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
@@ -137,6 +144,11 @@ fn rules(binding: Binding) -> Vec<Value> {
             "apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"],
             "verbs": ["list", "watch"],
         },
+        { "apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups"], "verbs": of_groups },
+        {
+            "apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups/status"],
+            "verbs": ["patch"],
+        },
     ]);
     let of_workloads = of_workloads().into_iter().map(|(group, plurals)| {
         let verbs = ["get", "list", "watch", "patch"];
@@ -146,8 +158,25 @@ fn rules(binding: Binding) -> Vec<Value> {
         let (group, plural) = kind.rights();
         json!({ "apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"] })
     });
+    let of_claims = match binding {
+        Binding::Own => rules_of_claims(),
+        Binding::KubeScheduler => Vec::new(),
+    };
     let own = own.as_array().cloned().unwrap_or_default();
-    own.into_iter().chain(of_workloads).chain(of_network).collect()
+    own.into_iter().chain(of_claims).chain(of_workloads).chain(of_network).collect()
+}
+
+/// An allocation needs a right of its own (`resourceclaims/binding`) from Kubernetes 1.36 on.
+fn rules_of_claims() -> Vec<Value> {
+    let rule = |resources: &[&str], verbs: &[&str]| {
+        let groups = ["resource.k8s.io"];
+        json!({ "apiGroups": groups, "resources": resources, "verbs": verbs })
+    };
+    vec![
+        rule(&["resourceslices", "deviceclasses", "devicetaintrules"], &["list", "watch"]),
+        rule(&["resourceclaims"], &["get", "list", "watch", "create", "patch"]),
+        rule(&["resourceclaims/status", "resourceclaims/binding"], &["patch"]),
+    ]
 }
 
 /// By group, the kinds of workloads of others that are suspended, and have to go on again.
@@ -208,16 +237,18 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     admission(&metadata, policy, Some(lease))
 }
 
+/// What a leader said of its last write of an object.
+fn write(object: &str) -> String {
+    format!(
+        "(has({object}.metadata.annotations) && '{WRITE}' in {object}.metadata.annotations ? \
+         {object}.metadata.annotations['{WRITE}'] : '0')"
+    )
+}
+
 /// The same of workloads of others, which it starts and stops.
 fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     let ManifestOptions { namespace, scheduler, .. } = options;
     let metadata = json!({ "name": format!("{scheduler}.suspension.{GROUP}"), "labels": labels });
-    let write = |object: &str| {
-        format!(
-            "(has({object}.metadata.annotations) && '{WRITE}' in {object}.metadata.annotations ? \
-             {object}.metadata.annotations['{WRITE}'] : '0')"
-        )
-    };
     let is_ours = format!(
         "has(object.metadata.annotations) && '{SCHEDULER_LABEL}' in object.metadata.annotations \
          && object.metadata.annotations['{SCHEDULER_LABEL}'] == '{scheduler}'"
@@ -252,6 +283,45 @@ fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     admission(&metadata, policy, Some(lease))
 }
 
+/// The same of claims on devices, which it allocates, and of which it says so before it gives
+/// devices back. Whoever else gives them back is not meant.
+fn fence_claims(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let ManifestOptions { namespace, scheduler, .. } = options;
+    let metadata = json!({ "name": format!("{scheduler}.claims.{GROUP}"), "labels": labels });
+    let is_ours = format!(
+        "has(object.metadata.labels) && '{SCHEDULER_LABEL}' in object.metadata.labels && \
+         object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}' && \
+         has(object.metadata.annotations) && '{EPOCH}' in object.metadata.annotations"
+    );
+    let acts = format!(
+        "(has(object.status) && has(object.status.allocation) && \
+         !(has(oldObject.status) && has(oldObject.status.allocation))) || {} != {}",
+        write("object"),
+        write("oldObject")
+    );
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
+        "matchConstraints": { "resourceRules": [{
+            "apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"],
+            "resources": ["resourceclaims", "resourceclaims/status"],
+        }] },
+        "matchConditions": [
+            { "name": "by-a-leader", "expression": is_ours },
+            { "name": "acts", "expression": acts },
+        ],
+        "validations": [{
+            "expression": format!("int(object.metadata.annotations['{EPOCH}']) > {NEWEST}"),
+            "reason": "Forbidden",
+            "message": "another server leads since the one that made this",
+        }],
+    });
+    let lease = json!({
+        "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
+    });
+    admission(&metadata, policy, Some(lease))
+}
+
 /// A policy that denies what it does not allow, everywhere.
 fn admission(metadata: &Value, policy: Value, parameter: Option<Value>) -> Vec<Value> {
     let api = "admissionregistration.k8s.io/v1";
@@ -270,8 +340,9 @@ fn admission(metadata: &Value, policy: Value, parameter: Option<Value>) -> Vec<V
     ]
 }
 
-/// Statuses are what the next leader goes by: nobody but the server writes them. A server outside
-/// the cluster has another account, so this comes with the server.
+/// Statuses, and what says that a leader made or placed a pod, are what the next leader goes by:
+/// nobody but the server writes them. A server outside the cluster has another account, so this
+/// comes with the server.
 fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     let ManifestOptions { namespace, scheduler, .. } = options;
     let metadata = json!({ "name": format!("{scheduler}.status.{GROUP}"), "labels": labels });
@@ -281,19 +352,48 @@ fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     );
     let is_server =
         format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{NAME}'");
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "matchConstraints": { "resourceRules": [{
+    let policy = |rule: Value, condition: Value, message: &str| {
+        json!({
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [rule] },
+            "matchConditions": [condition],
+            "validations": [{ "expression": is_server, "reason": "Forbidden", "message": message }],
+        })
+    };
+    let of_status = policy(
+        json!({
             "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["UPDATE"],
             "resources": [format!("{PLURAL}/status")],
-        }] },
-        "matchConditions": [{ "name": "of-this-scheduler", "expression": is_ours }],
-        "validations": [{
-            "expression": is_server, "reason": "Forbidden",
-            "message": "the scheduler alone says how its jobs stand",
-        }],
-    });
-    admission(&metadata, policy, None)
+        }),
+        json!({ "name": "of-this-scheduler", "expression": is_ours }),
+        "the scheduler alone says how its jobs stand",
+    );
+    let word = |object: &str, name: &str| {
+        format!(
+            "({object} != null && has({object}.metadata.annotations) && '{name}' in \
+             {object}.metadata.annotations ? {object}.metadata.annotations['{name}'] : '')"
+        )
+    };
+    let says_otherwise =
+        |name: &str| format!("{} != {}", word("object", name), word("oldObject", name));
+    let of_pods = policy(
+        json!({
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["pods"],
+        }),
+        json!({
+            "name": "says-who-placed-it",
+            "expression": format!(
+                "(has(object.metadata.labels) && '{SCHEDULER_LABEL}' in object.metadata.labels && \
+                 object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}') && ({} || {})",
+                says_otherwise(EPOCH),
+                says_otherwise(NODE)
+            ),
+        }),
+        "the scheduler alone says where it placed a pod",
+    );
+    let pods = json!({ "name": format!("{scheduler}.placement.{GROUP}"), "labels": labels });
+    [admission(&metadata, of_status, None), admission(&pods, of_pods, None)].concat()
 }
 
 /// The server's requests wait behind nobody's but their own.

@@ -85,10 +85,24 @@ pub(crate) struct PodSpec {
     node_selector: BTreeMap<String, String>,
     affinity: Affinity,
     scheduling_gates: Vec<SchedulingGate>,
-    scheduling_group: Option<IgnoredAny>,
-    resource_claims: Vec<IgnoredAny>,
+    scheduling_group: Option<SchedulingGroup>,
+    resource_claims: Vec<PodClaimSpec>,
     topology_spread_constraints: Vec<SpreadConstraint>,
     volumes: Vec<PodVolume>,
+}
+
+/// The group that a pod says it is of.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SchedulingGroup {
+    pod_group_name: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodClaimSpec {
+    name: String,
+    resource_claim_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -198,6 +212,7 @@ pub(crate) struct PodStatus {
     message: Option<String>,
     conditions: Vec<Condition>,
     container_statuses: Vec<ContainerStatus>,
+    resource_claim_statuses: Vec<PodClaimSpec>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -242,6 +257,8 @@ pub(crate) struct PodRow {
     pub rank: Option<RankLabels>,
     /// By resource, in thousandths.
     pub requests: BTreeMap<String, u64>,
+    /// Names of its claims on devices; `None` of one that its controller has still to make.
+    pub claims: Vec<Option<String>>,
     /// Why its containers do not begin, where that is more than that it takes a while.
     pub trouble: Option<String>,
     /// Of a pod of somebody else that asks this scheduler for a node.
@@ -250,6 +267,8 @@ pub(crate) struct PodRow {
     pub report: Option<Arc<str>>,
     /// The workload of somebody else that its labels say it is of.
     pub workload: Option<Arc<WorkloadName>>,
+    /// The name of the group of pods of its namespace that it is of, where it asks this scheduler.
+    pub group: Option<Arc<str>>,
 }
 
 /// How far a pod is.
@@ -319,6 +338,7 @@ impl PodRow {
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let requests = pod.spec.requests();
+        let claims = pod.spec.claims(pod.status.as_ref());
         let labels = metadata.labels.unwrap_or_default();
         let rank = names::rank_of(&labels, &scheduler.name);
         let is_deleting = metadata.deletion_timestamp.is_some();
@@ -346,6 +366,8 @@ impl PodRow {
             && pod.spec.scheduling_gates.is_empty()
             && annotations.contains_key(names::EPOCH);
         let ungated_for = annotations.get(names::NODE).filter(|_| is_ungated).cloned();
+        let group = pod.spec.scheduling_group.as_ref().filter(|_| is_ours && rank.is_none());
+        let group = group.and_then(|group| group.pod_group_name.as_deref()).map(Arc::from);
         let trouble = pod.status.as_ref().and_then(|status| status.trouble(scheduler.binding));
         Some(Self {
             key,
@@ -356,9 +378,11 @@ impl PodRow {
             is_deleting,
             rank,
             requests,
+            claims,
             needs: needs.map(Arc::new),
             report: report.map(|text| text.as_str().into()),
             workload: workload.map(Arc::new),
+            group,
         })
     }
 
@@ -373,6 +397,8 @@ pub(crate) struct PodTemplate {
     #[serde(default)]
     metadata: TemplateMetadata,
     spec: PodSpec,
+    #[serde(skip)]
+    is_bad: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -382,11 +408,25 @@ struct TemplateMetadata {
 }
 
 impl PodTemplate {
-    /// `None` of what the API server would not take for one.
-    pub fn of(value: &Value) -> Option<Self> {
-        let template = Self::deserialize(value).ok()?;
-        let is_readable = template.spec.is_readable();
-        is_readable.then_some(template)
+    /// Of what the API server would not take for one it is known whose pods they would be, as far
+    /// as it says so, and nothing else.
+    pub fn of(value: &Value) -> Self {
+        match Self::deserialize(value) {
+            Ok(template) if template.spec.is_readable() => template,
+            _ => Self {
+                metadata: TemplateMetadata::default(),
+                spec: PodSpec {
+                    scheduler_name: value["spec"]["schedulerName"].as_str().map(str::to_owned),
+                    ..PodSpec::default()
+                },
+                is_bad: true,
+            },
+        }
+    }
+
+    /// It cannot be read.
+    pub fn is_bad(&self) -> bool {
+        self.is_bad
     }
 
     /// Whether its pods will wait for this scheduler to choose a node.
@@ -403,6 +443,10 @@ impl PodTemplate {
         self.spec.requests()
     }
 
+    pub fn has_claims(&self) -> bool {
+        !self.spec.resource_claims.is_empty()
+    }
+
     pub fn priority_class(&self) -> Option<String> {
         self.spec.priority_class_name.clone()
     }
@@ -414,7 +458,13 @@ impl PodTemplate {
         annotations: &BTreeMap<String, String>,
         scheduler: &Scheduler,
     ) -> PodNeeds {
-        self.spec.needs(profile, annotations, scheduler)
+        let mut needs = self.spec.needs(profile, annotations, scheduler);
+        if self.spec.scheduling_group.is_some() {
+            // They start together as it is, and what else their group says is not read.
+            let what = "pods of a workload that are of a group, too (`schedulingGroup`)";
+            needs.not_supported.get_or_insert_with(|| what.to_owned());
+        }
+        needs
     }
 }
 
@@ -507,11 +557,31 @@ impl PodSpec {
                 scheduler.binding == Binding::KubeScheduler && names_us,
                 "a `schedulerName` that nobody binds for: gates are for kube-scheduler's pods",
             ),
-            (!self.resource_claims.is_empty(), "resource claims"),
-            (self.scheduling_group.is_some(), "a group of pods (`schedulingGroup`)"),
+            (
+                scheduler.binding == Binding::KubeScheduler && !self.resource_claims.is_empty(),
+                "resource claims, where kube-scheduler binds",
+            ),
+            (self.resource_claims.len() > 1, "several resource claims"),
+            (
+                self.scheduling_group.is_some() && !self.resource_claims.is_empty(),
+                "resource claims of pods of a group",
+            ),
+            (
+                self.scheduling_group.as_ref().is_some_and(|it| it.pod_group_name.is_none()),
+                "a `schedulingGroup` that names no PodGroup",
+            ),
             (self.volumes.iter().any(|it| it.ephemeral.is_some()), "a generic ephemeral volume"),
         ];
         rules.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))
+    }
+
+    fn claims(&self, status: Option<&PodStatus>) -> Vec<Option<String>> {
+        let made = |of: &PodClaimSpec| {
+            let mut statuses = status.into_iter().flat_map(|it| &it.resource_claim_statuses);
+            statuses.find(|it| it.name == of.name)?.resource_claim_name.clone()
+        };
+        let claims = self.resource_claims.iter();
+        claims.map(|of| of.resource_claim_name.clone().or_else(|| made(of))).collect()
     }
 
     /// What the kubelet keeps for the pod, by resource, in thousandths: what its containers request

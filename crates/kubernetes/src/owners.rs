@@ -7,6 +7,7 @@ use het_core::JobId;
 use het_wire::resource::{GROUP, KIND, VERSION};
 use serde_json::{Value, json};
 
+use crate::group_api::{API_GROUP, KIND as GROUP_KIND, VERSIONS};
 use crate::names::ObjectKey;
 use crate::workload_kinds::WorkloadKind;
 
@@ -22,6 +23,8 @@ pub struct JobOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ForeignKind {
     Pod,
+    /// Pods that start together.
+    Group,
     Workload(WorkloadKind),
 }
 
@@ -34,6 +37,8 @@ pub struct Foreign {
 
 /// What the key of a job begins with that is a pod of somebody else; its uid follows.
 const POD_KEY: &str = "pod/";
+/// The same of a group of pods.
+const GROUP_KEY: &str = "podgroup/";
 /// The same of a workload; its kind and its uid follow.
 const WORKLOAD_KEY: &str = "workload/";
 
@@ -42,6 +47,9 @@ impl ForeignKind {
     pub fn of_key(key: &str) -> Option<(Self, &str)> {
         if let Some(uid) = key.strip_prefix(POD_KEY) {
             return Some((Self::Pod, uid));
+        }
+        if let Some(uid) = key.strip_prefix(GROUP_KEY) {
+            return Some((Self::Group, uid));
         }
         let (kind, uid) = key.strip_prefix(WORKLOAD_KEY)?.split_once('/')?;
         Some((Self::Workload(WorkloadKind::of_name(kind)?), uid))
@@ -54,6 +62,7 @@ impl Foreign {
         let uid = &self.owner.uid;
         match self.kind {
             ForeignKind::Pod => format!("{POD_KEY}{uid}"),
+            ForeignKind::Group => format!("{GROUP_KEY}{uid}"),
             ForeignKind::Workload(kind) => format!("{WORKLOAD_KEY}{}/{uid}", kind.name()),
         }
     }
@@ -62,6 +71,7 @@ impl Foreign {
     pub(crate) fn reference(&self) -> Value {
         let (version, kind) = match self.kind {
             ForeignKind::Pod => ("v1".to_owned(), "Pod"),
+            ForeignKind::Group => (format!("{API_GROUP}/{}", VERSIONS[0]), GROUP_KIND),
             ForeignKind::Workload(kind) => (kind.api_version(), kind.name()),
         };
         let JobOwner { namespace, name, uid } = &self.owner;

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
     Access, BatchRange, Checkpoint, CheckpointSpec, Device, Elastic, Generation, Grant, Launch,
-    LeaseId, Name, Placement, StageKey, Topology, Volume,
+    LeaseId, Name, Placement, StageKey, StallRule, Topology, Volume,
 };
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
+use crate::device_table::dra_taints;
+use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, Wish, claimed};
+use crate::group_api;
 use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
 use crate::owners::JobOwner;
 use crate::resources::CPU;
@@ -20,6 +23,8 @@ const CONTAINER: &str = "stage";
 /// Volumes that every pod has: its own directory, and memory that its processes share.
 const WORK: &str = "work";
 const SHARED_MEMORY: &str = "shared-memory";
+/// What a pod calls its claim on devices, and the last word of that claim's name.
+const DEVICES: &str = "devices";
 /// A volume and a container that bring `het` to where a rank's program runs.
 const SUPERVISOR: &str = "het";
 const SUPERVISOR_DIR: &str = "/het";
@@ -32,6 +37,7 @@ pub(crate) struct Gang<'a> {
     /// What its objects go with.
     pub owner: Option<&'a JobOwner>,
     pub topology: &'a Topology,
+    pub dra: &'a Dra,
     pub generation: Generation,
     /// Of the leader.
     pub epoch: u64,
@@ -43,11 +49,16 @@ pub(crate) struct Gang<'a> {
     pub resume: Option<&'a Checkpoint>,
     /// The image with `het` that supervises ranks; nobody does where it is `None`.
     pub supervisor: Option<&'a str>,
+    /// The version of the API in which kube-scheduler is told that its pods start together; nobody
+    /// is where it is `None`.
+    pub groups: Option<&'static str>,
 }
 
 /// The objects of a gang, ready to be made.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Objects {
+    /// Of a gang of several that kube-scheduler binds.
+    pub group: Option<Value>,
     /// Of a gang of several.
     pub service: Option<Value>,
     pub pods: Vec<Pod>,
@@ -59,6 +70,84 @@ pub(crate) struct Pod {
     pub name: String,
     pub node: String,
     pub object: PodObject,
+    /// On devices, which are allocated before it gets its node.
+    pub claim: Option<Claim>,
+}
+
+/// A claim of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Claim {
+    pub name: String,
+    /// To be made first, where nobody else has; its owner is the pod.
+    pub object: Option<Value>,
+    pub requests: Vec<ClaimRequest>,
+    /// What drivers are told, as an allocation has it.
+    pub config: Vec<Value>,
+}
+
+/// What one of the requests of a claim gets.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClaimRequest {
+    /// As an allocation names it.
+    pub name: String,
+    pub wish: Wish,
+}
+
+impl Claim {
+    /// Of a pod of somebody else whose claim is to get such devices of a node; `None` where they do
+    /// not do for it.
+    pub fn of(row: &ClaimRow, ask: &ClaimAsk, (dra, wish): (&Dra, &Wish)) -> Option<Self> {
+        let Wish { place, count, .. } = wish;
+        let option = dra.option_for(ask, (&place.node, place.resource.as_str(), *count))?;
+        let full_name = |request: &str| match &option.name {
+            Some(name) => format!("{request}/{name}"),
+            None => request.to_owned(),
+        };
+        let requests: Vec<ClaimRequest> = match ask.requests.as_slice() {
+            // Of alternatives each says how many.
+            [(request, _)] => vec![(request, *count)],
+            several => several.iter().map(|(request, count)| (request, *count)).collect(),
+        }
+        .into_iter()
+        .map(|(request, count)| ClaimRequest {
+            name: full_name(request),
+            wish: Wish { count, ..wish.clone() },
+        })
+        .collect();
+        let of_class = dra.class(&option.class).map(|class| class.config.as_slice());
+        let is_named = |name: &Value| {
+            let is_it = |request: &ClaimRequest| {
+                let bare = request.name.split('/').next().unwrap_or_default();
+                *name == request.name || *name == bare
+            };
+            requests.iter().any(is_it)
+        };
+        let of_claim = row.config.iter().filter(|config| {
+            let named = config["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
+            named.is_empty() || named.iter().any(is_named)
+        });
+        let config = allocated_config(of_class.unwrap_or_default(), &requests);
+        let of_claim = of_claim.map(|config| from("FromClaim", config));
+        let config = config.into_iter().chain(of_claim).collect();
+        Some(Self { name: row.key.name.clone(), object: None, requests, config })
+    }
+}
+
+/// What a class says to drivers, as an allocation has it.
+fn allocated_config(class: &[Value], requests: &[ClaimRequest]) -> Vec<Value> {
+    let names: Vec<&str> = requests.iter().map(|request| request.name.as_str()).collect();
+    let of_class = class.iter().map(|config| {
+        let mut config = from("FromClass", config);
+        config["requests"] = json!(names);
+        config
+    });
+    of_class.collect()
+}
+
+fn from(source: &str, config: &Value) -> Value {
+    let mut config = config.clone();
+    config["source"] = json!(source);
+    config
 }
 
 /// Where the object of a pod comes from.
@@ -105,9 +194,23 @@ impl Gang<'_> {
             ));
         }
         let ranks = 0..self.world();
-        let pods = ranks.map(|rank| self.pod(rank, &container.image)).collect();
+        let pods = ranks.map(|rank| self.pod(rank, &container.image));
+        let pods = pods.collect::<Result<_, _>>()?;
         let service = (self.world() > 1).then(|| self.service());
-        Ok(Objects { service, pods })
+        Ok(Objects { group: self.group(), service, pods })
+    }
+
+    /// Has kube-scheduler bind all of a gang or nothing.
+    fn group(&self) -> Option<Value> {
+        let version = self.groups.filter(|_| self.world() > 1)?;
+        Some(json!({
+            "apiVersion": format!("{}/{version}", group_api::API_GROUP), "kind": group_api::KIND,
+            "metadata": {
+                "name": self.names().gang_name(), "labels": self.names().gang_labels(),
+                "ownerReferences": self.owner_references(),
+            },
+            "spec": { "schedulingPolicy": { "gang": { "minCount": self.world() } } },
+        }))
     }
 
     /// The service of a gang of several.
@@ -141,9 +244,10 @@ impl Gang<'_> {
         self.owner.map(JobOwner::reference).into_iter().collect()
     }
 
-    fn pod(&self, rank: u32, image: &str) -> Pod {
+    fn pod(&self, rank: u32, image: &str) -> Result<Pod, String> {
         let names = self.names();
         let name = names.pod_name(rank);
+        let claim = self.claim(rank)?;
         let resources = self.resources(rank);
         let is_supervised = self.supervisor.is_some();
         let mut spec = json!({
@@ -179,6 +283,13 @@ impl Gang<'_> {
             Binding::Own => spec["schedulerName"] = json!(&*self.scheduler.name),
             Binding::KubeScheduler => spec["affinity"] = on_node(&node),
         }
+        if let Some(claim) = &claim {
+            spec["resourceClaims"] = json!([{ "name": DEVICES, "resourceClaimName": claim.name }]);
+            spec["containers"][0]["resources"]["claims"] = json!([{ "name": DEVICES }]);
+        }
+        if self.groups.is_some() && self.world() > 1 {
+            spec["schedulingGroup"] = json!({ "podGroupName": names.gang_name() });
+        }
         if self.world() > 1 {
             spec["hostname"] = json!(name);
             spec["subdomain"] = json!(names.gang_name());
@@ -189,20 +300,71 @@ impl Gang<'_> {
         });
         let object =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-        Pod { name, node, object: PodObject::New(object) }
+        Ok(Pod { name, node, object: PodObject::New(object), claim })
+    }
+
+    /// The claim on what a rank was given of devices that are not requested.
+    ///
+    /// # Errors
+    /// When no class is for them: one sentence for people.
+    fn claim(&self, rank: u32) -> Result<Option<Claim>, String> {
+        let placed = &self.placement.ranks[rank as usize];
+        let node = &self.topology.node(placed.node).name;
+        let mut slots: BTreeMap<&str, Vec<Name>> = BTreeMap::new();
+        for Grant { device, .. } in &placed.grants {
+            let device = self.topology.device(*device);
+            let resource = resource_of(device);
+            if claimed(resource).is_some() {
+                slots.entry(resource).or_default().push(slot_of(device));
+            }
+        }
+        if slots.is_empty() {
+            return Ok(None);
+        }
+        let (mut asked, mut requests, mut config) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (resource, slots)) in slots.into_iter().enumerate() {
+            let class = self.dra.class_for(node, resource).ok_or_else(|| {
+                format!("no DeviceClass is for the devices `{resource}` of node `{node}`")
+            })?;
+            let name = format!("{DEVICES}-{at}");
+            let exactly = json!({
+                "deviceClassName": class, "allocationMode": "ExactCount", "count": slots.len(),
+            });
+            asked.push(json!({ "name": name, "exactly": exactly }));
+            let place = Place { node: node.clone(), resource: resource.into() };
+            let request = ClaimRequest { name, wish: self.dra.wish(place, &slots) };
+            let of_class = self.dra.class(class).map(|class| class.config.as_slice());
+            config.extend(allocated_config(
+                of_class.unwrap_or_default(),
+                std::slice::from_ref(&request),
+            ));
+            requests.push(request);
+        }
+        let names = self.names();
+        let name = format!("{}-{DEVICES}", names.pod_name(rank));
+        let object = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": { "name": name, "labels": names.rank_labels(rank) },
+            "spec": { "devices": { "requests": asked } },
+        });
+        Ok(Some(Claim { name, object: Some(object), requests, config }))
     }
 
     /// Nodes keep others away from their devices by a taint that is named after the resource. Who
     /// wants none of them may stand beside those who do, which kube-scheduler does not know.
     fn tolerations(&self, rank: u32, resources: &Map<String, Value>) -> Vec<Value> {
         let mut keys: BTreeSet<&str> = resources.keys().map(String::as_str).collect();
+        let grants = self.placement.ranks[rank as usize].grants.iter();
+        let granted = grants.map(|grant| resource_of(self.topology.device(grant.device)));
+        let drivers = granted.filter_map(|resource| Some(claimed(resource)?.0));
+        let of_drivers: BTreeSet<&str> = drivers.flat_map(dra_taints).collect();
         if self.scheduler.binding == Binding::KubeScheduler {
             let node = self.placement.ranks[rank as usize].node;
             let of_node = self.topology.devices.iter().filter(|device| device.node == node);
             keys.extend(of_node.map(resource_of));
         }
         let devices = keys.into_iter().filter(|name| name.contains('/'));
-        devices.map(|name| json!({ "key": name, "operator": "Exists" })).collect()
+        devices.chain(of_drivers).map(|name| json!({ "key": name, "operator": "Exists" })).collect()
     }
 
     fn claims(&self) -> &[Volume] {
@@ -256,7 +418,9 @@ impl Gang<'_> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for Grant { device, share } in rank.grants.iter().chain(&rank.companions) {
             let resource = resource_of(self.topology.device(*device));
-            *counts.entry(resource).or_default() += share.whole_units();
+            if claimed(resource).is_none() {
+                *counts.entry(resource).or_default() += share.whole_units();
+            }
         }
         let mut resources: Map<String, Value> = counts
             .iter()
@@ -384,12 +548,20 @@ impl Gang<'_> {
         };
         let checkpoint = self.launch.checkpoint.as_ref();
         let signal = checkpoint.map_or("SIGTERM", |checkpoint| checkpoint.notice.as_str());
-        vec![
+        let stall = match self.launch.stall {
+            StallRule::Measured => None,
+            StallRule::After(span) => Some(span.0.to_string()),
+            StallRule::Never => Some("never".to_owned()),
+        };
+        [
             field("HET_NAMESPACE", "metadata.namespace"),
             field("HET_POD", "metadata.name"),
             json!({ "name": "HET_GRACE", "value": self.grace_seconds().to_string() }),
             json!({ "name": "HET_NOTICE_SIGNAL", "value": signal }),
         ]
+        .into_iter()
+        .chain(stall.map(|stall| json!({ "name": "HET_STALL", "value": stall })))
+        .collect()
     }
 
     /// How its ranks meet, as `torch.distributed` and `torchrun` have it.
@@ -439,4 +611,9 @@ fn literal(text: &str) -> String {
 /// (`nvidia.com/gpu/3`), and the cores of a node are `cpu`.
 pub(crate) fn resource_of(device: &Device) -> &str {
     device.name.as_str().rsplit_once('/').map_or(CPU, |(resource, _)| resource)
+}
+
+/// The slot of its resource that a device is.
+pub(crate) fn slot_of(device: &Device) -> Name {
+    device.name.as_str().rsplit_once('/').map_or("", |(_, slot)| slot).into()
 }

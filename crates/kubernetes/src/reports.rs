@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{Checkpoint, Event, LeaseId, Time};
+use het_core::{Checkpoint, Event, LeaseId, Millis, Time};
 use het_wire::progress::Tally;
 
 use crate::objects::PodRow;
@@ -19,6 +19,8 @@ pub(crate) struct Reports {
     pub next: Time,
     /// It was passed on.
     checkpoint: Option<Checkpoint>,
+    /// A rank that hangs, and for how long it has been silent.
+    hung: Option<(u32, Millis)>,
 }
 
 impl Reports {
@@ -35,10 +37,16 @@ impl Reports {
         }
     }
 
+    /// A rank that hangs, as far as what it said was passed on.
+    pub fn take_hung(&mut self) -> Option<(u32, Millis)> {
+        self.hung.take()
+    }
+
     /// What is to be passed on of a lease. A rank names its newest checkpoint again and again.
     pub fn take(&mut self, lease: LeaseId) -> Vec<Event> {
-        for report in std::mem::take(&mut self.pending).into_values() {
+        for (rank, report) in std::mem::take(&mut self.pending) {
             self.tally.line(report.as_bytes());
+            self.hung = self.tally.take_silent().map(|silent| (rank, silent)).or(self.hung);
         }
         let (progress, mut checkpoints) = self.tally.take();
         checkpoints.retain(|checkpoint| self.checkpoint.as_ref() != Some(checkpoint));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -10,8 +11,15 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 
 use crate::channel::{Message, Sender};
+use crate::dra::{
+    self, ClaimObject, ClaimRow, ClassObject, ClassRow, DraKind, DraNews, SliceObject, SliceRow,
+    TaintRule, TaintRuleObject,
+};
+use crate::group_api;
+use crate::groups::GroupRow;
 use crate::names::{ObjectKey, Scheduler};
 use crate::network::{NetworkKind, NetworkObjects};
 use crate::objects::{self, NodeObject, NodeRow, PodObject, PodRow};
@@ -20,6 +28,8 @@ use crate::workloads::WorkloadRow;
 
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
+/// Between two tries to find out what is served.
+const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 /// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
 /// a watch that breaks is begun anew after a pause.
@@ -102,6 +112,137 @@ pub(crate) async fn workloads(
             sender.send(message).await;
         }
     }
+}
+
+/// All objects of a kind of dynamic resource allocation, as [`pods`].
+pub(crate) async fn dra(client: Client, kind: DraKind, scheduler: Scheduler, sender: Sender) {
+    match kind {
+        DraKind::Slices => {
+            let api: Api<SliceObject> = Api::all_with(client, &dra::slices());
+            let row = |slice| SliceRow::of(slice).map(DraNews::Slice);
+            follow_dra(api, (kind, sender), row, |gone| DraNews::SliceGone(gone.name.into())).await;
+        }
+        DraKind::Classes => {
+            let api: Api<ClassObject> = Api::all_with(client, &dra::classes());
+            let row = |class: ClassObject| {
+                let name = class.metadata.name.clone()?;
+                Some(DraNews::Class(name, ClassRow::of(class)))
+            };
+            follow_dra(api, (kind, sender), row, |gone| DraNews::ClassGone(gone.name)).await;
+        }
+        DraKind::Claims => {
+            let api: Api<ClaimObject> = Api::all_with(client, &dra::claims());
+            let row = |claim| ClaimRow::of(claim, &scheduler.name).map(DraNews::Claim);
+            follow_dra(api, (kind, sender), row, DraNews::ClaimGone).await;
+        }
+        DraKind::TaintRules => {
+            let api: Api<TaintRuleObject> = Api::all_with(client, &dra::taint_rules());
+            let row = |rule: TaintRuleObject| {
+                let name = rule.metadata.name.clone()?;
+                Some(DraNews::TaintRule(name, TaintRule::of(rule)))
+            };
+            let gone = |gone: ObjectKey| DraNews::TaintRule(gone.name, None);
+            follow_dra(api, (kind, sender), row, gone).await;
+        }
+    }
+}
+
+async fn follow_dra<K>(
+    api: Api<K>,
+    (kind, sender): (DraKind, Sender),
+    row: impl Fn(K) -> Option<DraNews>,
+    gone: impl Fn(ObjectKey) -> DraNews,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    let mut was_listed = false;
+    while let Some(event) = events.next().await {
+        let news = match event {
+            Ok(Event::Init) => Some(DraNews::Begin(kind)),
+            Ok(Event::InitDone) => {
+                was_listed = true;
+                Some(DraNews::End(kind))
+            }
+            Ok(Event::Apply(object) | Event::InitApply(object)) => row(object),
+            Ok(Event::Delete(object)) => Some(gone(ObjectKey {
+                namespace: object.namespace().unwrap_or_default(),
+                name: object.name_any(),
+            })),
+            // What was listed once does not go because rights were missing for a while.
+            Err(error) if !was_listed && matches!(code_of(&error), FORBIDDEN | NOT_FOUND) => {
+                Some(DraNews::None(kind))
+            }
+            // The stream begins anew by itself.
+            Err(_) => None,
+        };
+        if let Some(news) = news {
+            sender.send(Message::Dra(news)).await;
+        }
+    }
+}
+
+/// All groups of pods, as [`pods`], in the newest version that the API server has by then.
+pub(crate) async fn groups(client: Client, sender: Sender) {
+    let version = loop {
+        match served_version(&client).await {
+            Ok(Some(version)) => break version,
+            Ok(None) => {
+                let versions = group_api::VERSIONS.join(" or ");
+                let why = format!(
+                    "the API server served no PodGroup (`{}` in {versions}) when this server \
+                     began",
+                    group_api::API_GROUP
+                );
+                return sender.send(Message::GroupsUnknown(why)).await;
+            }
+            Err(_) => sleep(DISCOVERY_PAUSE).await,
+        }
+    };
+    sender.send(Message::GroupsServed(version)).await;
+    let api: Api<DynamicObject> = Api::all_with(client, &group_api::resource(version));
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let message = match event {
+            Ok(Event::Init) => Some(Message::GroupsBegin),
+            Ok(Event::InitDone) => Some(Message::GroupsEnd),
+            Ok(Event::Apply(group) | Event::InitApply(group)) => {
+                GroupRow::of(group).map(|row| Message::Group(Box::new(row)))
+            }
+            Ok(Event::Delete(group)) => group.metadata.name.map(|name| {
+                let namespace = group.metadata.namespace.unwrap_or_default();
+                let uid = group.metadata.uid.unwrap_or_default();
+                Message::GroupGone { key: ObjectKey { namespace, name }, uid }
+            }),
+            Err(error) if code_of(&error) == FORBIDDEN => {
+                let why = "this server may not list PodGroups: apply `het kubernetes manifests` \
+                           again";
+                Some(Message::GroupsUnknown(why.to_owned()))
+            }
+            // The stream begins anew by itself.
+            Err(_) => None,
+        };
+        if let Some(message) = message {
+            sender.send(message).await;
+        }
+    }
+}
+
+async fn served_version(client: &Client) -> Result<Option<&'static str>, kube::Error> {
+    for version in group_api::VERSIONS {
+        let group = format!("{}/{version}", group_api::API_GROUP);
+        match client.list_api_group_resources(&group).await {
+            Ok(list) if list.resources.iter().any(|it| it.name == group_api::PLURAL) => {
+                return Ok(Some(version));
+            }
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Values of priority classes.

@@ -1,17 +1,17 @@
 //! A lease of a workload of somebody else: how far it is, by what was seen of it and of its pods.
 //! No I/O.
 //!
-//! Each rank holds devices of a node: a slot. Pods get slots as they come, and a pod that replaces
-//! one that ended gets the slot that this leaves. The devices are held until the workload has ended
-//! or is suspended, and none of its pods is left on them.
+//! Pods get slots as they come. The devices are held until the workload has ended or is suspended,
+//! and none of its pods is left on them.
 
 use std::collections::BTreeMap;
 
 use het_core::{Failure, FailureCause, Name, Outcome, Phase};
 
 use crate::names::ObjectKey;
-use crate::objects::{PodPhase, PodRow};
+use crate::objects::PodRow;
 use crate::resources::{CPU, Devices, counted};
+use crate::slots::Slots;
 use crate::workloads::{WorkloadEnd, WorkloadGang, WorkloadRow};
 
 /// What a lease gives a workload.
@@ -34,7 +34,7 @@ impl Given {
 /// How far a workload with a lease is.
 #[derive(Debug)]
 pub(crate) struct WorkloadLease {
-    slots: Vec<Slot>,
+    slots: Slots,
     /// By name: pods that came while all slots were taken.
     waiting: BTreeMap<ObjectKey, String>,
     /// What each of its pods is known by.
@@ -50,21 +50,6 @@ pub(crate) struct WorkloadLease {
     version: u64,
     end: Option<WorkloadEnd>,
     is_gone: bool,
-}
-
-#[derive(Debug)]
-struct Slot {
-    node: Name,
-    pod: Option<SlotPod>,
-    /// A pod has run on it.
-    was_up: bool,
-}
-
-#[derive(Debug)]
-struct SlotPod {
-    uid: String,
-    /// Why it does not begin.
-    trouble: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -113,9 +98,8 @@ pub(crate) enum Fact {
 
 impl WorkloadLease {
     pub fn new(given: Given, is_all: bool) -> Self {
-        let nodes = given.nodes.into_iter();
         Self {
-            slots: nodes.map(|node| Slot { node, pod: None, was_up: false }).collect(),
+            slots: Slots::new(given.nodes),
             waiting: BTreeMap::new(),
             devices: given.devices,
             is_all,
@@ -156,24 +140,22 @@ impl WorkloadLease {
 
     /// Some of its pods are there, and each of them has run: its controller makes no others.
     pub fn has_begun(&self) -> bool {
-        let mut there = self.slots.iter().filter(|slot| slot.pod.is_some()).peekable();
-        there.peek().is_some() && there.all(|slot| slot.was_up)
+        self.slots.are_taken_up()
     }
 
     /// It runs, although it has fewer pods than ranks.
     pub fn start(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.was_up = true);
+        self.slots.set_up();
     }
 
     /// Why a pod does not begin.
     pub fn trouble(&self) -> Option<&str> {
-        let pods = self.slots.iter().filter_map(|slot| slot.pod.as_ref());
-        pods.filter_map(|pod| pod.trouble.as_deref()).next()
+        self.slots.trouble()
     }
 
     /// Pods that have slots, and slots.
     pub fn placed(&self) -> (usize, usize) {
-        (self.slots.iter().filter(|slot| slot.pod.is_some()).count(), self.slots.len())
+        (self.slots.pods().count(), self.slots.len())
     }
 
     /// Somebody asked for its end.
@@ -214,31 +196,18 @@ impl WorkloadLease {
 
     /// What a pod is to it, whose labels say that it is one of its pods.
     pub fn see_pod(&mut self, row: &PodRow) -> Part {
-        let is_over = row.phase.has_ended();
-        let is_up = is_over || row.phase == PodPhase::Running;
-        if let Some(slot) = self.slot_of(&row.uid) {
-            slot.was_up |= is_up;
-            match &mut slot.pod {
-                Some(pod) if !is_over => pod.trouble.clone_from(&row.trouble),
-                pod => *pod = None,
-            }
+        if self.slots.renew(row) {
             return Part::Has;
         }
         let was_waiting = self.waiting.remove(&row.key).is_some();
-        if is_over || !self.is_one(&row.requests) {
+        if row.phase.has_ended() || !self.is_one(&row.requests) {
             return Part::None;
         }
         match &row.node {
             None if row.needs.is_none() => Part::None,
             None => self.place(row, was_waiting),
-            Some(node) => {
-                let free = self.slots.iter_mut().find(|it| it.pod.is_none() && it.node == *node);
-                let Some(slot) = free else { return Part::None };
-                slot.was_up |= is_up;
-                let (uid, trouble) = (row.uid.clone(), row.trouble.clone());
-                slot.pod = Some(SlotPod { uid, trouble });
-                Part::Has
-            }
+            Some(node) if self.slots.keep(row, node) => Part::Has,
+            Some(_) => Part::None,
         }
     }
 
@@ -256,18 +225,19 @@ impl WorkloadLease {
 
     fn place(&mut self, row: &PodRow, was_waiting: bool) -> Part {
         let is_stopping = self.is_stopping();
-        let free = self.slots.iter_mut().find(|slot| slot.pod.is_none() && !is_stopping);
-        let Some(slot) = free else {
-            self.waiting.insert(row.key.clone(), row.uid.clone());
-            return Part::Waits { is_new: !was_waiting && !is_stopping };
-        };
-        slot.pod = Some(SlotPod { uid: row.uid.clone(), trouble: None });
-        Part::Placed(slot.node.clone())
+        let given = if is_stopping { None } else { self.slots.give(&row.uid) };
+        given.map_or_else(
+            || {
+                self.waiting.insert(row.key.clone(), row.uid.clone());
+                Part::Waits { is_new: !was_waiting && !is_stopping }
+            },
+            Part::Placed,
+        )
     }
 
     /// The next pod to look at again, now that a slot is free.
     pub fn next_waiting(&self) -> Option<ObjectKey> {
-        let is_free = self.slots.iter().any(|slot| slot.pod.is_none()) && !self.is_stopping();
+        let is_free = self.slots.has_free() && !self.is_stopping();
         self.waiting.keys().next().filter(|_| is_free).cloned()
     }
 
@@ -279,27 +249,20 @@ impl WorkloadLease {
     /// A pod is not there any more; whether it was one of its.
     pub fn see_pod_gone(&mut self, key: &ObjectKey, uid: &str) -> bool {
         let was_waiting = self.waiting.remove(key).is_some();
-        let Some(slot) = self.slot_of(uid) else { return was_waiting };
-        slot.pod = None;
-        true
-    }
-
-    fn slot_of(&mut self, uid: &str) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|slot| slot.pod.as_ref().is_some_and(|pod| pod.uid == uid))
+        self.slots.release(uid) || was_waiting
     }
 
     /// A pod did not get its node.
     pub fn refused(&mut self, uid: &str, reason: String) {
-        if let Some(slot) = self.slot_of(uid) {
-            slot.pod = None;
+        if self.slots.release(uid) {
             self.give_up(Outcome::Refused { reason });
         }
     }
 
     /// The next fact, each once; called until there is none.
     pub fn next(&mut self) -> Option<Fact> {
-        let is_empty = self.slots.iter().all(|slot| slot.pod.is_none());
-        let is_up = self.slots.iter().all(|slot| slot.was_up);
+        let is_empty = self.slots.is_empty();
+        let is_up = self.slots.were_all_up();
         if !self.is_started && !self.is_stopping() && is_up {
             self.is_started = true;
             return Some(Fact::Started);

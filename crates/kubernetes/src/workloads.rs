@@ -162,10 +162,8 @@ fn gang(
     scheduler: &Scheduler,
 ) -> Option<WorkloadGang> {
     let sets = pod_sets(name.kind, spec, status);
-    let is_read = sets.iter().all(|(_, template)| template.is_some());
-    let read = sets.into_iter();
-    let read = read.filter_map(|(count, it)| it.map(|template| PodSet { count, template }));
-    let ours = read.filter(|set| set.template.is_for(scheduler) && set.count > 0);
+    let is_read = !sets.iter().any(|set| set.template.is_bad());
+    let ours = sets.into_iter().filter(|set| set.template.is_for(scheduler) && set.count > 0);
     let mut sets: Vec<PodSet> = ours.collect();
     let needs_of = |set: &PodSet| set.template.needs(&name.key.name, annotations, scheduler);
     let is_like = |set: &PodSet, other: &PodSet| {
@@ -192,6 +190,10 @@ fn gang(
         (
             sets.iter().any(|set| !is_like(set, first)),
             "a workload whose pods ask for different devices or nodes".to_owned(),
+        ),
+        (
+            sets.iter().any(|set| set.template.has_claims()),
+            "resource claims of the pods of a workload".to_owned(),
         ),
         (
             spec["enableInTreeAutoscaling"] == true,
@@ -223,10 +225,9 @@ fn within(word: &str) -> Result<Domain, String> {
 }
 
 /// How many pods of each template are to run at once; those that are done are not made again.
-/// `None` for a template that cannot be read.
-fn pod_sets(kind: WorkloadKind, spec: &Value, status: &Value) -> Vec<(u64, Option<PodTemplate>)> {
+fn pod_sets(kind: WorkloadKind, spec: &Value, status: &Value) -> Vec<PodSet> {
     let count = |value: &Value| value.as_u64().unwrap_or(1);
-    let set = |count: u64, template: &Value| (count, PodTemplate::of(template));
+    let set = |count: u64, template: &Value| PodSet { count, template: PodTemplate::of(template) };
     let items = |value: &'static str| spec[value].as_array().into_iter().flatten();
     match kind.templates() {
         Templates::None => Vec::new(),

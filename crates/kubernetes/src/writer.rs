@@ -1,6 +1,8 @@
 //! What is written to the API server. Each write may be made twice and is made once: names are
 //! fixed, and what is already there is looked at.
 
+mod claims;
+mod groups;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -23,6 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
 use crate::conditions::ForeignConditions;
+use crate::dra::DeviceBook;
 use crate::leader::Leadership;
 use crate::names::{self, Binding, HOSTNAME, ObjectKey, Scheduler};
 use crate::objects::{self, PodObject, PodRow};
@@ -53,6 +56,7 @@ pub(crate) struct Writer {
     leadership: Leadership,
     statuses: Statuses,
     conditions: ForeignConditions,
+    book: DeviceBook,
     requests: Arc<Semaphore>,
 }
 
@@ -117,9 +121,10 @@ impl Writer {
         scheduler: Scheduler,
         sender: Sender,
         (leadership, statuses, conditions): (Leadership, Statuses, ForeignConditions),
+        book: DeviceBook,
     ) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Self { client, scheduler, sender, leadership, statuses, conditions, requests }
+        Self { client, scheduler, sender, leadership, statuses, conditions, book, requests }
     }
 
     fn pods(&self, namespace: &str) -> Api<PodObject> {
@@ -180,6 +185,9 @@ impl Writer {
         objects: &Objects,
         made: &mut BTreeMap<String, Made>,
     ) -> Result<(), Refusal> {
+        if let Some(group) = &objects.group {
+            self.make_group(namespace, group, wanted).await?;
+        }
         if let Some(service) = &objects.service {
             self.make_service(namespace, service, wanted).await?;
         }
@@ -199,10 +207,24 @@ impl Writer {
             return Err(why);
         }
         let made = &*made;
+        // A gang that does not get all of its devices gets no node.
+        let allocations = (0..pods.len()).map(|at| async move {
+            self.allocate(namespace, (&pods[at], &made[&pods[at].name]), wanted).await
+        });
+        self.each(allocations).await?;
         let binds = (0..pods.len()).map(|at| async move {
             self.give_node(namespace, &pods[at], &made[&pods[at].name], wanted).await
         });
-        let mut results = stream::iter(binds).buffer_unordered(GANG_REQUESTS_MAX);
+        self.each(binds).await
+    }
+
+    /// # Errors
+    /// The first of any.
+    async fn each(
+        &self,
+        acts: impl Iterator<Item = impl Future<Output = Result<(), Refusal>>>,
+    ) -> Result<(), Refusal> {
+        let mut results = stream::iter(acts).buffer_unordered(GANG_REQUESTS_MAX);
         while let Some(result) = results.next().await {
             result?;
         }

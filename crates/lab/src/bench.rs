@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use het_control::Controller;
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event,
+    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Drivers, Event,
     HostResources, Isolation, JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId,
     PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Share, StageIndex, StageKey,
     StageKind, StageSpec, StartConditions, State, Time, Topology,
@@ -230,6 +230,7 @@ fn alternative(word: &Name, count: u32) -> Alternative {
             matches,
             memory_min: Bytes::ZERO,
             isolation: Isolation::Process,
+            drivers: Drivers::Unknown,
         },
         count,
         launch: Arc::new(Launch { checkpoint: Some(checkpoint), ..Launch::default() }),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, ArrayMember, Bytes, CheckpointSpec, ClassQuota, Companions, Dependencies,
-    Dependency, DependencyCondition, DependencyRule, Device, DeviceClass, Domain, Event,
+    Dependency, DependencyCondition, DependencyRule, Device, DeviceClass, Domain, Drivers, Event,
     HostResources, Isolation, JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name,
     Node, NodeId, PlannedSpeeds, Preemptible, Priority, Quota, Quotas, RankRule, Selector, Share,
     StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, Time, Topology, lineage,
@@ -501,6 +501,7 @@ fn alternative(draw: &mut Draw) -> Alternative {
             matches,
             memory_min: Bytes::ZERO,
             isolation: Isolation::Process,
+            drivers: Drivers::Unknown,
         },
         count: draw.between(1, 8) as u32,
         launch: Arc::new(Launch { checkpoint, ..Launch::default() }),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use het_control::{Cadence, Retention};
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, Isolation, JobId, JobSpec,
-    Launch, Match, Micro, Millis, Name, Planned, PlannedSpeeds, Preemptible, Quotas, RankRule,
-    Selector, Speeds, StageIndex, StageKey, StageSpec, StartConditions, Time, Topology,
+    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, Drivers, Isolation, JobId,
+    JobSpec, Launch, Match, Micro, Millis, Name, Planned, PlannedSpeeds, Preemptible, Quotas,
+    RankRule, Selector, Speeds, StageIndex, StageKey, StageSpec, StartConditions, Time, Topology,
 };
 use het_perf::Rates;
 use het_sim::StageModel;
@@ -365,6 +365,7 @@ fn on(class: &Name, units: u32, launch: &Arc<Launch>) -> Alternative {
             matches: Match::Classes(vec![class.clone()]),
             memory_min: Bytes::ZERO,
             isolation: Isolation::Process,
+            drivers: Drivers::Unknown,
         },
         count: units,
         launch: Arc::clone(launch),

@@ -1,14 +1,16 @@
 //! Supervision of one rank inside of a pod, by whoever its container starts first: the notice to
-//! stop, its progress, the checkpoints that count, and its exit code.
+//! stop, its progress, the checkpoints that count, its silences, and its exit code.
+
+mod output;
 
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
-use het_core::{Checkpoint, Millis, Name, Progress};
+use het_core::{Checkpoint, Millis, Name, Progress, StallRule, Time};
 use het_files::replace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, killpg};
@@ -18,10 +20,12 @@ use nix::unistd::Pid;
 use thiserror::Error;
 
 use crate::checkpoint::Orderly;
-use crate::clock::wall_time;
+use crate::clock::{Clock, wall_time};
 use crate::gang::{Report, Watched, notice};
 use crate::process::Exit;
+use crate::progress::SilenceDetector;
 use crate::run_dir::NOTICE;
+use output::Output;
 
 /// How often it is looked for progress.
 const LOOK_EVERY_MS: u16 = 1_000;
@@ -43,6 +47,8 @@ pub struct Rank {
     pub grace: Millis,
     /// The signal of the notice: `SIGTERM`, `USR1`.
     pub notice: Name,
+    /// After which silence it counts as hung.
+    pub stall: StallRule,
 }
 
 /// What a rank reported since the last time.
@@ -51,8 +57,40 @@ pub struct RankReport {
     pub progress: Option<Progress>,
     /// Those that are whole, in the order of their steps.
     pub checkpoints: Vec<Checkpoint>,
+    /// It hangs: it has given no sign of life for so long.
+    pub silent: Option<Millis>,
     /// Nothing follows.
     pub is_last: bool,
+}
+
+/// Whether a program that reported steps still gives signs of life.
+struct Life {
+    clock: Clock,
+    silence: SilenceDetector,
+    /// What it writes is a sign where its submitter did not say how long it may be silent.
+    output: Option<Output>,
+    is_told: bool,
+}
+
+impl Life {
+    /// How long it has been silent, where that is too long: once for each silence.
+    fn hung_for(
+        &mut self,
+        progress: Option<&Progress>,
+        checkpoints: &[Checkpoint],
+    ) -> Option<Millis> {
+        let now = self.clock.now();
+        match progress {
+            Some(Progress { step: Some(_), .. }) => self.silence.reported(now),
+            Some(_) => self.silence.gave_sign(now),
+            None if !checkpoints.is_empty() => self.silence.gave_sign(now),
+            None => {}
+        }
+        let written_at = || self.output.as_ref().and_then(Output::written_at);
+        let silent = self.silence.hung_for(now, written_at);
+        let was_told = std::mem::replace(&mut self.is_told, silent.is_some());
+        silent.filter(|_| !was_told)
+    }
 }
 
 /// Why a rank cannot be supervised.
@@ -64,6 +102,8 @@ pub enum RankError {
     Start { program: String, source: io::Error },
     #[error("signals cannot be received")]
     Signals(#[source] io::Error),
+    #[error("what the program writes cannot be passed on")]
+    Output(#[source] io::Error),
 }
 
 /// The signals that a supervisor waits for, which come to nobody else from now on. Threads that
@@ -101,7 +141,14 @@ pub fn run_rank(
     let progress = rank.dir.join("progress.jsonl");
     let checkpoints = rank.checkpoint_dir.clone();
     let mut report = Report::new(progress.clone(), checkpoints, cwd, Watched::Yes);
-    let program = start(rank, &progress)?;
+    let clock = Clock::start(Time::ZERO);
+    let mut child = start(rank, &progress)?;
+    let program = Pid::from_raw(child.id() as i32);
+    let pipes = (child.stdout.take(), child.stderr.take());
+    let copied = (rank.stall == StallRule::Measured).then(|| Output::copy(pipes, clock));
+    let output = copied.transpose().map_err(RankError::Output)?;
+    let silence = SilenceDetector::new(rank.stall, clock.now());
+    let mut life = Life { clock, silence, output, is_told: false };
     let mut is_first = true;
     let exit = loop {
         wait(signals, &report);
@@ -119,27 +166,34 @@ pub fn run_rank(
             break exit;
         }
         let (progress, checkpoints) = report.read(None);
-        if progress.is_some() || !checkpoints.is_empty() {
-            tell(RankReport { progress, checkpoints, is_last: false });
+        let silent = life.hung_for(progress.as_ref(), &checkpoints);
+        if progress.is_some() || !checkpoints.is_empty() || silent.is_some() {
+            tell(RankReport { progress, checkpoints, silent, is_last: false });
         }
     };
+    life.output.iter().for_each(Output::finish);
     let orderly = if exit.is_orderly() { Orderly::Yes } else { Orderly::No };
     let (progress, checkpoints) = report.finish(orderly, None);
-    tell(RankReport { progress, checkpoints, is_last: true });
+    tell(RankReport { progress, checkpoints, silent: None, is_last: true });
     Ok(exit.code() as u8)
 }
 
 /// In a group of its own, so that the notice reaches all that it starts.
-fn start(rank: &Rank, progress: &Path) -> Result<Pid, RankError> {
+fn start(rank: &Rank, progress: &Path) -> Result<Child, RankError> {
     let (program, arguments) = rank.argv.split_first().expect("there is at least one word");
-    let child = Command::new(program)
+    let output = || match rank.stall {
+        StallRule::Measured => Stdio::piped(),
+        StallRule::After(_) | StallRule::Never => Stdio::inherit(),
+    };
+    Command::new(program)
         .args(arguments)
+        .stdout(output())
+        .stderr(output())
         .env("HET_PROGRESS", progress)
         .env(NOTICE, notice_file(rank))
         .process_group(0)
         .spawn()
-        .map_err(|source| RankError::Start { program: program.clone(), source })?;
-    Ok(Pid::from_raw(child.id() as i32))
+        .map_err(|source| RankError::Start { program: program.clone(), source })
 }
 
 fn notice_file(rank: &Rank) -> PathBuf {

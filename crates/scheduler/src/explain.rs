@@ -1,11 +1,13 @@
 //! Why one stage waits or stands where it stands, with numbers, and what would start it now.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, Occupant, Plan, Priority,
-    Reason, Share, Stage, StageIndex, StageKey, StageSpec, StageState, StartConditions, State,
+    Action, Alternative, DeviceId, Domain, Drivers, Event, JobChange, JobId, JobSpec, Name,
+    Occupant, Plan, Priority, Reason, Selector, Share, Stage, StageIndex, StageKey, StageSpec,
+    StageState, StartConditions, State, Topology,
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
@@ -25,6 +27,8 @@ pub struct Explanation {
     pub follows: Vec<Name>,
     /// One an alternative, in file order.
     pub blockers: Vec<Blocker>,
+    /// Also while it runs.
+    pub passed_over: Vec<PassedOver>,
     /// Place in the order of the policy, from 1; `None` while it does not wait.
     pub position: Option<usize>,
     pub what_if: Vec<WhatIf>,
@@ -47,6 +51,17 @@ pub struct Blocker {
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<Holder>,
+}
+
+/// Devices that an alternative does not take because no driver of its program reaches them; those
+/// of the same drivers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    pub word: Name,
+    pub devices: Vec<DeviceId>,
+    /// Of the devices.
+    pub drivers: Vec<Name>,
+    pub of_program: Vec<Name>,
 }
 
 /// Who holds accepted devices.
@@ -105,6 +120,7 @@ pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
         after: names(&spec.after, |dep| dep.state == StageState::Succeeded),
         follows: names(&spec.follows, Stage::can_be_followed),
         blockers: Vec::new(),
+        passed_over: passed_over(state.topology(), spec),
         position: None,
         what_if: Vec::new(),
     };
@@ -169,6 +185,33 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
             }
         })
         .collect()
+}
+
+/// In file order, alternatives of one word once.
+fn passed_over(topology: &Topology, spec: &StageSpec) -> Vec<PassedOver> {
+    let mut found: Vec<PassedOver> = Vec::new();
+    for (index, Alternative { selector, .. }) in spec.alternatives.iter().enumerate() {
+        let Some(of_program) = selector.drivers.named() else { continue };
+        let earlier = &spec.alternatives[..index];
+        if earlier.iter().any(|other| other.selector == *selector) {
+            continue;
+        }
+        let any = Selector { drivers: Drivers::Unknown, ..selector.clone() };
+        let mut alike: BTreeMap<&[Name], Vec<DeviceId>> = BTreeMap::new();
+        for id in topology.device_ids().filter(|&id| any.accepts(topology, id)) {
+            let device = topology.device(id);
+            if !selector.drivers.reach(device) {
+                alike.entry(&device.drivers).or_default().push(id);
+            }
+        }
+        found.extend(alike.into_iter().map(|(drivers, devices)| PassedOver {
+            word: selector.word.clone(),
+            devices,
+            drivers: drivers.to_vec(),
+            of_program: of_program.to_vec(),
+        }));
+    }
+    found
 }
 
 fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {

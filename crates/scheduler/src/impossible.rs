@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Companions, HostResources, Isolation, JobSpec, Match, StageSpec, State, Topology,
+    Bytes, Companions, Drivers, HostResources, Isolation, JobSpec, Match, Name, StageSpec, State,
+    Topology,
 };
 use het_policy::{Pool, place};
 
@@ -24,6 +25,8 @@ pub enum Remedy {
     Nearest(String),
     /// Less than this beside the devices, which alone would fit.
     LessBeside(Companions),
+    /// Another driver than these, which the program has: the devices are there.
+    Driver(Vec<Name>),
     /// A container: the devices are of those that no program can use without.
     Container,
 }
@@ -35,6 +38,7 @@ impl fmt::Display for Impossible {
         match &self.remedy {
             Some(Remedy::Container) => write!(f, " without a container"),
             Some(Remedy::LessBeside(beside)) => write!(f, " with {}", amounts(*beside)),
+            Some(Remedy::Driver(drivers)) => write!(f, ", for its program has {}", words(drivers)),
             Some(Remedy::Nearest(_)) | None => Ok(()),
         }
     }
@@ -56,12 +60,26 @@ fn amounts(
     }
 }
 
+fn words(drivers: &[Name]) -> String {
+    let words: Vec<String> = drivers.iter().map(|driver| format!("`{driver}`")).collect();
+    match words.as_slice() {
+        [] => "no driver that works".to_owned(),
+        [only] => format!("only the driver {only}"),
+        _ => format!("only the drivers {}", words.join(", ")),
+    }
+}
+
 impl Impossible {
     pub fn hint(&self) -> String {
         match &self.remedy {
             Some(Remedy::Container) => {
                 "they are virtual NPUs, which a program can use in a container only: add \
                  `container: IMAGE` (run by podman; Apptainer cannot show them)"
+                    .to_owned()
+            }
+            Some(Remedy::Driver(_)) => {
+                "`het devices` lists the drivers of devices: ask for some that the program \
+                 reaches, or name in `drivers` what it has"
                     .to_owned()
             }
             Some(Remedy::LessBeside(_)) => {
@@ -109,6 +127,17 @@ fn remedy(pool: &mut Pool<'_>, stage: &StageSpec) -> Option<Remedy> {
     }
     if fits(pool, &StageSpec { companions: Companions::default(), ..stage.clone() }) {
         return Some(Remedy::LessBeside(stage.companions));
+    }
+    let mut driven = stage.clone();
+    for shape in &mut driven.alternatives {
+        shape.selector.drivers = Drivers::Unknown;
+    }
+    if fits(pool, &driven) {
+        let drivers = stage.alternatives.iter().filter_map(|shape| shape.selector.drivers.named());
+        let mut drivers: Vec<Name> = drivers.flatten().cloned().collect();
+        drivers.sort();
+        drivers.dedup();
+        return Some(Remedy::Driver(drivers));
     }
     let mut relaxed = stage.clone();
     let mut largest = |relaxed: &mut StageSpec, index: usize| {

@@ -13,7 +13,7 @@ mod reconcile;
 mod yielding;
 
 pub use check::check;
-pub use explain::{Blocker, Explanation, Holder, Situation, WhatIf, explain};
+pub use explain::{Blocker, Explanation, Holder, PassedOver, Situation, WhatIf, explain};
 pub use impossible::{Impossible, Remedy, impossible};
 pub use preview::{Outlook, Preview, Stopping, preview};
 pub use reconcile::reconcile;

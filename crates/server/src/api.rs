@@ -8,6 +8,7 @@ mod bounded;
 mod devices;
 mod disk;
 mod events;
+mod following;
 mod jobs;
 mod limits;
 mod listen;
@@ -40,7 +41,7 @@ use het_core::Time;
 use het_host::{Home, LatestLoad};
 use het_service::{Handle, Selection, Unavailable, Which};
 
-use crate::{JobMaker, Served, StoreReader};
+use crate::{JobMaker, Served, StoreReader, TrainerDrivers};
 pub use het_service::calls::LIVE_JOBS_OF_A_TENANT;
 pub use het_service::{Caller, Code, Role};
 use local_users::LocalUsers;
@@ -81,6 +82,8 @@ pub(crate) struct Parts {
     pub(crate) load: LatestLoad,
     /// Of the own socket, where several users may open it.
     pub(crate) local_users: Option<LocalUsers>,
+    /// Of the installed trainer.
+    drivers: Arc<TrainerDrivers>,
     /// Where jobs are made, where that is not here.
     pub(crate) cluster: Option<Arc<dyn JobMaker>>,
 }
@@ -114,6 +117,7 @@ impl Api {
             log,
             load,
             local_users,
+            drivers: Arc::default(),
             cluster,
         };
         Ok(Self(Arc::new(parts)))

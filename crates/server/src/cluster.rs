@@ -330,8 +330,10 @@ fn known_foreign(state: &State, owners: &JobOwners) -> BTreeMap<String, KnownFor
         let owner = JobOwner { namespace, name, uid: uid.to_owned() };
         owners.insert_foreign(*id, Foreign { kind, owner });
         let stage = job.spec.stages.first();
-        let shape = stage.and_then(|stage| Some((stage.alternatives.first()?, stage.ranks)));
-        let shape = shape.map(|(of, ranks)| (of.selector.clone(), of.count, ranks));
+        let shape = stage.map(|stage| {
+            let of = stage.alternatives.iter().map(|of| (of.selector.clone(), of.count));
+            (of.collect(), stage.ranks)
+        });
         known.insert(uid.to_owned(), KnownForeign { job: Some(*id), request: None, shape });
     }
     known

@@ -19,6 +19,7 @@ mod run;
 mod served;
 mod stalls;
 mod store;
+mod trainer;
 mod watchdog;
 
 pub use het_agent::{
@@ -28,10 +29,11 @@ pub use het_agent::{
 pub use het_host::{
     CalibrationFault, Calibrations, Conflict, ControlGroupFinding, ControlLoopKind, DeviceChoice,
     DeviceLockError, DeviceLocks, ENVIRONMENT_BYTES_MAX, Home, HomeError, JobDir, LockHolder,
-    Machine, MachineChanges, MachineLock, MachineUsers, Unsupervised, control_groups, disk_size,
-    forbid_core_dumps, forward_signal, free_space, keep_environment, keep_job_variables,
-    keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
-    run_restarter, take_devices, this_machine, unsupervised, wait_for_device,
+    Machine, MachineChanges, MachineLock, MachineUsers, Trainer, TrainerDriver, Unsupervised,
+    control_groups, disk_size, forbid_core_dumps, forward_signal, free_space, keep_environment,
+    keep_job_variables, keep_script, lock_dir, lock_dir_name, machine, machine_with,
+    raise_descriptor_limit, run_restarter, take_devices, this_machine, unsupervised,
+    wait_for_device,
 };
 #[cfg(feature = "kubernetes")]
 pub use het_kubernetes::{
@@ -61,3 +63,4 @@ pub use store::{
     Checked, Draft, EventStore, Keeping, Lost, Mark, Mended, Opened, Recovered, SnapshotFault,
     StoreError, StoreReader, open_mending, store_check,
 };
+pub use trainer::{AskedTrainer, TrainerDrivers};

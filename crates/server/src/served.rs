@@ -8,10 +8,11 @@ use het_agent::Members;
 use het_core::JobId;
 use het_host::LatestLoad;
 use het_service::Handle;
-use het_wire::api::{LogsQuery, PodLog};
+use het_wire::api::{FollowedLogs, LogsQuery, PodLog};
 use het_wire::job::TrainingJob;
 use het_wire::resource::NotAResource;
 use thiserror::Error;
+use tokio::sync::mpsc::Receiver;
 
 use crate::store::StoreReader;
 
@@ -46,7 +47,20 @@ pub trait JobMaker: Debug + Send + Sync {
     /// # Errors
     /// Why nobody can say: one sentence for people.
     fn logs<'a>(&'a self, job: JobId, tenant: &'a str, query: LogsQuery) -> ReadingLogs<'a>;
+
+    /// What they write until the job has ended, which `ended` says. Nothing goes on where nobody
+    /// takes it; who takes nothing for long is left, without [`FollowedLogs::End`].
+    fn follow_logs(
+        &self,
+        job: JobId,
+        tenant: &str,
+        query: LogsQuery,
+        ended: Ended,
+    ) -> Receiver<FollowedLogs>;
 }
+
+/// The end of a job.
+pub type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The reading of logs under way.
 pub type ReadingLogs<'a> = Pin<Box<dyn Future<Output = Result<Vec<PodLog>, String>> + Send + 'a>>;

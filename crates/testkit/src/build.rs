@@ -87,6 +87,7 @@ pub fn alternative(word: &str, count: u32) -> Alternative {
         matches,
         memory_min: Bytes::ZERO,
         isolation: launch.isolation(),
+        drivers: launch.drivers.clone(),
     };
     Alternative { selector, count, launch: Arc::new(launch) }
 }

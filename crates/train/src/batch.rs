@@ -58,23 +58,8 @@ impl Batch {
 
     /// Refuses data of which no prediction counts, and says what cut it away.
     pub fn check_scored(sequences: &[Sequence], length_max: usize) -> Result<()> {
-        if sequences.iter().any(|sequence| sequence.is_scored(length_max)) {
-            return Ok(());
-        }
-        let all = sequences.len();
-        let cut = sequences.iter().filter(|sequence| sequence.is_scored(usize::MAX)).count();
-        Err(Error::Usage {
-            what: match cut {
-                0 => format!("no token is scored in any of {all} sequences"),
-                cut => format!(
-                    "no token is scored: {cut} of {all} sequences are cut to {length_max} tokens \
-                     before their first scored one"
-                ),
-            },
-            hint: match cut {
-                0 => "run `het-train tokenize` again, with answers in its input",
-                _ => "raise `--seq`",
-            },
+        check_scored(sequences.len(), length_max, |index, length| {
+            sequences[index].is_scored(length)
         })
     }
 
@@ -88,4 +73,30 @@ impl Batch {
             }),
         }
     }
+}
+
+/// As [`Batch::check_scored`], of `all` sequences of which `is_scored(index, length)` tells whether
+/// a prediction within the first `length` tokens counts.
+pub fn check_scored(
+    all: usize,
+    length_max: usize,
+    is_scored: impl Fn(usize, usize) -> bool,
+) -> Result<()> {
+    if (0..all).any(|index| is_scored(index, length_max)) {
+        return Ok(());
+    }
+    let cut = (0..all).filter(|&index| is_scored(index, usize::MAX)).count();
+    Err(Error::Usage {
+        what: match cut {
+            0 => format!("no token is scored in any of {all} sequences"),
+            cut => format!(
+                "no token is scored: {cut} of {all} sequences are cut to {length_max} tokens \
+                 before their first scored one"
+            ),
+        },
+        hint: match cut {
+            0 => "run `het-train tokenize` again, with answers in its input",
+            _ => "raise `--seq`",
+        },
+    })
 }

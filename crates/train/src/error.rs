@@ -32,6 +32,8 @@ pub enum Error {
     Adapter { path: PathBuf, what: String },
     #[error("cannot read the corpus `{}`: {what}", path.display())]
     Corpus { path: PathBuf, what: String },
+    #[error("cannot use {place} of `{}`: {what}", path.display())]
+    Record { path: PathBuf, place: String, what: String, hint: &'static str },
     #[error("cannot score line {number} of `{}`: {what}", path.display())]
     ScoreLine { path: PathBuf, number: usize, what: String },
     #[error("cannot use the tokens in `{}`: {what}", path.display())]
@@ -89,26 +91,32 @@ impl Error {
                 "the file was cut short: delete it and copy or fetch it again"
             }
             Error::Weights { .. } => {
-                "use `--weights smollm2-135m`, a Llama `.gguf`, or a Hugging Face directory with \
-                 config.json, model.safetensors and tokenizer.json"
+                "repair what is named or fetch it again, or use `--weights smollm2-135m`, a Llama \
+                 `.gguf`, or a Hugging Face directory with config.json, model.safetensors and \
+                 tokenizer.json"
             }
             Error::Configuration { .. } => {
-                "use a model without it, or train this one with another program (`run:` in a job \
-                 file takes any)"
+                "repair what is named, use another model, or train this one with another program \
+                 (`run:` in a job file takes any)"
             }
             Error::Adapter { .. } => {
                 "pass the directory that `het-train finetune --output` wrote for these weights"
             }
             Error::Corpus { .. } => {
-                "pass a UTF-8 text file, or a directory with train.jsonl and heldout.jsonl as \
-                 `het-train dataset` writes them"
+                "pass UTF-8 text, JSONL or Parquet of two sequences or more, or a directory with \
+                 such files called `train*` and `heldout*`"
             }
             Error::ScoreLine { .. } => {
                 r#"write each line as {"text": …} or {"tokens": […]}, and split what is too long"#
             }
             Error::Tokens { .. } => "run `het-train tokenize` again with the same `--weights`",
-            Error::Tokenizer(_) => "pass weights that carry a byte-level BPE tokenizer",
-            Error::Fetch { hint, .. } | Error::Usage { hint, .. } => hint,
+            Error::Tokenizer(_) => {
+                "repair what is named, fetch the model again, or pass weights that carry a \
+                 byte-level BPE tokenizer"
+            }
+            Error::Fetch { hint, .. } | Error::Usage { hint, .. } | Error::Record { hint, .. } => {
+                hint
+            }
             Error::Checksum { .. } => "delete the file and run `het-train fetch smollm2-135m`",
             Error::Mismatch { .. } => {
                 "repeat the options of the first run, or start again without `--resume`"

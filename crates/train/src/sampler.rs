@@ -1,6 +1,8 @@
 //! Which sequences make the next batch: a fresh order every epoch, by the seed alone.
 
 use crate::batch::{Batch, Sequence};
+use crate::error::Result;
+use crate::split::Split;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -26,8 +28,9 @@ pub enum Packing {
 /// The place in the data.
 #[derive(Debug, Clone)]
 pub struct Sampler<'a> {
+    data: &'a Split,
     /// Sequences with a scored token, so that every batch has some.
-    data: Vec<&'a Sequence>,
+    usable: Vec<usize>,
     order: Vec<usize>,
     seed: u64,
     pub epoch: u64,
@@ -37,24 +40,28 @@ pub struct Sampler<'a> {
 
 impl<'a> Sampler<'a> {
     /// At a place of sequences that have a scored token within `seq`; there must be one.
-    pub fn at(data: &'a [Sequence], seq: usize, seed: u64, epoch: u64, position: u64) -> Self {
-        let data: Vec<_> = data.iter().filter(|sequence| sequence.is_scored(seq)).collect();
-        let order = order(seed, epoch, data.len());
-        Self { data, order, seed, epoch, position }
+    pub fn at(data: &'a Split, seq: usize, seed: u64, epoch: u64, position: u64) -> Self {
+        let is_usable = |&index: &usize| data.is_scored(index, seq);
+        let usable: Vec<usize> = (0..data.count()).filter(is_usable).collect();
+        let order = order(seed, epoch, usable.len());
+        Self { data, usable, order, seed, epoch, position }
     }
 
-    pub fn next_batch(&mut self, shape: Shape) -> Batch {
-        Batch::pack(self.next_sequences(shape), shape.seq)
+    /// Reads the sequences of the next batch.
+    pub fn next_batch(&mut self, shape: Shape) -> Result<Batch> {
+        let chosen = self.next_sequences(shape).into_iter();
+        let read = chosen.map(|index| self.data.sequence(index, shape.seq));
+        Ok(Batch::pack(&read.collect::<Result<Vec<Sequence>>>()?, shape.seq))
     }
 
-    /// The sequences of the next batch.
-    pub fn next_sequences(&mut self, Shape { batch, seq, packing }: Shape) -> Vec<&'a Sequence> {
+    /// The rows of the split that make the next batch.
+    pub fn next_sequences(&mut self, Shape { batch, seq, packing }: Shape) -> Vec<usize> {
         let mut chosen = Vec::new();
         for _ in 0..batch {
             let mut room = seq;
             loop {
                 let next = self.peek();
-                let length = next.tokens.len().min(seq);
+                let length = self.data.length(next).min(seq);
                 if length > room {
                     break;
                 }
@@ -69,13 +76,13 @@ impl<'a> Sampler<'a> {
         chosen
     }
 
-    fn peek(&mut self) -> &'a Sequence {
-        if self.position as usize >= self.data.len() {
+    fn peek(&mut self) -> usize {
+        if self.position as usize >= self.usable.len() {
             self.epoch += 1;
             self.position = 0;
-            self.order = order(self.seed, self.epoch, self.data.len());
+            self.order = order(self.seed, self.epoch, self.usable.len());
         }
-        self.data[self.order[self.position as usize]]
+        self.usable[self.order[self.position as usize]]
     }
 }
 
@@ -95,12 +102,12 @@ fn order(seed: u64, epoch: u64, length: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn data(lengths: &[usize]) -> Vec<Sequence> {
+    fn data(lengths: &[usize]) -> Split {
         let sequences = lengths.iter().map(|&length| Sequence {
             tokens: vec![length as u32; length],
             scored: vec![true; length],
         });
-        sequences.collect()
+        Split::of_sequences(&sequences.collect::<Vec<_>>())
     }
 
     #[test]
@@ -110,7 +117,7 @@ mod tests {
             let mut sampler = Sampler::at(&data, 10, 5, 0, 0);
             let shape = Shape { batch: 2, seq: 10, packing };
             let batches = (0..batches).flat_map(|_| sampler.next_sequences(shape));
-            batches.map(|sequence| sequence.tokens.len()).collect()
+            batches.map(|index| data.length(index)).collect()
         };
         let packed = lengths(Packing::Rows, 4);
         assert!(packed.len() > 8, "rows of ten hold several: {packed:?}");
@@ -118,7 +125,7 @@ mod tests {
         let mut sampler = Sampler::at(&data, 10, 5, 0, 0);
         for _ in 0..20 {
             let shape = Shape { batch: 2, seq: 10, packing: Packing::Rows };
-            let batch = sampler.next_batch(shape);
+            let batch = sampler.next_batch(shape).expect("it can be read");
             assert!(batch.tokens.len() <= 20 && batch.longest() <= 10);
             assert!(batch.tokens.len() > 8, "a row is left only where the next does not fit");
         }

@@ -40,7 +40,7 @@ pub fn weights(seed: u64) -> Weights {
     };
     let (hidden, wide) = (architecture.hidden, architecture.mlp.feed_forward);
     let shape = architecture.attention;
-    let plain = |weight| Pair { weight, bias: Vec::new() };
+    let plain = |weight| Pair { weight, ..Pair::default() };
     let embedding = matrix(architecture.vocabulary, hidden);
     let mut layers = Vec::new();
     for _ in &architecture.layers {

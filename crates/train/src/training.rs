@@ -4,7 +4,6 @@
 //! bytes as one that was never stopped.
 
 use crate::architecture::Architecture;
-use crate::batch::{Batch, Sequence};
 use crate::checkpoint::{self, State};
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
@@ -14,6 +13,7 @@ use crate::optimiser::{self, AdamW};
 use crate::progress::{Progress, Totals};
 use crate::sampler::{Packing, Sampler, Shape};
 use crate::saves::{SaveClock, Saves};
+use crate::split::Split;
 use crate::trainable::Trainable;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -79,7 +79,7 @@ pub fn run(
     settings: &Settings,
     places: &Places,
     trainable: Trainable<'_>,
-    data: &[Sequence],
+    data: &Split,
     driver: &mut dyn Driver,
     notice: &Notice,
     progress: &mut Progress,
@@ -139,7 +139,7 @@ impl Settings {
     }
 
     /// Refuses what nothing, or no machine, computes with, and data of which nothing is scored.
-    pub fn check(&self, architecture: &Architecture, data: &[Sequence]) -> Result<()> {
+    pub fn check(&self, architecture: &Architecture, data: &Split) -> Result<()> {
         let usage = |what: String| Error::Usage { what, hint: "see `--help`" };
         if self.accumulate == 0 || self.steps == 0 {
             return Err(usage("`--steps` and `--accumulate` must be at least 1".into()));
@@ -152,7 +152,7 @@ impl Settings {
             check_rank(lora.rank, architecture)?;
         }
         check_sizes(self.batch, self.seq, architecture)?;
-        Batch::check_scored(data, self.seq)
+        data.check_scored(self.seq)
     }
 }
 
@@ -185,19 +185,18 @@ pub fn check_rank(rank: usize, shape: &Architecture) -> Result<()> {
     lora::check_rank(rank, shape).map_err(|what| Error::Usage { what, hint: "lower `--rank`" })
 }
 
-fn report_shortened(settings: &Settings, data: &[Sequence], progress: &mut Progress, say: Say<'_>) {
-    let cut = data.iter().filter(|sequence| sequence.tokens.len() > settings.seq).count();
+fn report_shortened(settings: &Settings, data: &Split, progress: &mut Progress, say: Say<'_>) {
+    let all = data.count();
+    let cut = (0..all).filter(|&index| data.length(index) > settings.seq).count();
     if cut > 0 {
-        let text = format!("{cut} of {} sequences are cut to {} tokens", data.len(), settings.seq);
+        let text = format!("{cut} of {all} sequences are cut to {} tokens", settings.seq);
         say(&text);
         progress.message(&text);
     }
-    let empty = data.iter().filter(|sequence| !sequence.is_scored(settings.seq)).count();
+    let empty = (0..all).filter(|&index| !data.is_scored(index, settings.seq)).count();
     if empty > 0 {
-        let text = format!(
-            "{empty} of {} sequences are left out: none of their tokens is scored",
-            data.len()
-        );
+        let text =
+            format!("{empty} of {all} sequences are left out: none of their tokens is scored");
         say(&text);
         progress.message(&text);
     }
@@ -221,7 +220,7 @@ impl<'a> Trainer<'a> {
         settings: &'a Settings,
         places: &Places,
         mut trainable: Trainable<'a>,
-        data: &'a [Sequence],
+        data: &'a Split,
         driver: &mut dyn Driver,
     ) -> Result<Self> {
         checkpoint::remove_unfinished(&places.checkpoints);
@@ -251,7 +250,7 @@ impl<'a> Trainer<'a> {
         self.trainable.begin_step(driver)?;
         let (mut loss, mut scored) = (0.0, 0);
         for _ in 0..self.settings.accumulate {
-            let batch = self.sampler.next_batch(self.settings.shape());
+            let batch = self.sampler.next_batch(self.settings.shape())?;
             loss += self.trainable.add_gradients(driver, &batch)?;
             scored += batch.rows.len();
             self.state.totals.samples += batch.sequences() as u64;

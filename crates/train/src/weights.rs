@@ -4,8 +4,9 @@
 //! input lie in one matrix, so that one product serves them all.
 
 use crate::architecture::{Architecture, Family};
-use crate::blocks::linear::Linear;
+use crate::blocks::linear::{Linear, Weight};
 use crate::blocks::norm;
+use crate::blocks::quantized::Matrix;
 use crate::configuration;
 use crate::digest::sha256_file;
 use crate::error::{Result, bad_weights};
@@ -23,6 +24,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pair {
     pub weight: Vec<f32>,
+    /// What computes instead of the weight, which is empty then.
+    pub quantized: Option<Arc<Matrix>>,
     /// Empty where there is none.
     pub bias: Vec<f32>,
 }
@@ -37,6 +40,10 @@ pub struct Outer {
     pub norm: Pair,
     /// `[vocabulary, hidden]`; empty where the embedding serves
     pub head: Vec<f32>,
+    /// What computes instead of the embedding, which is empty then.
+    pub quantized_embedding: Option<Arc<Matrix>>,
+    /// What computes instead of the head, which is empty then.
+    pub quantized_head: Option<Arc<Matrix>>,
 }
 
 /// One layer; what the model does not have is empty.
@@ -92,7 +99,7 @@ impl Pair {
 
     /// As a linear layer that reads rows of `inputs`.
     pub fn linear(&self, inputs: usize) -> Linear<'_> {
-        Linear { inputs, weight: &self.weight, bias: &self.bias }
+        Linear { inputs, weight: stored(&self.weight, &self.quantized), bias: &self.bias }
     }
 
     pub fn norm(&self) -> norm::Parameters<'_> {
@@ -199,7 +206,8 @@ impl Parameters {
 
     /// Every buffer that the model has, always in the same order.
     pub fn buffers_mut(&mut self) -> Vec<(Site, Kind, &mut Vec<f32>)> {
-        let Outer { embedding, positions, norm, head } = Arc::make_mut(&mut self.outer);
+        // What computes on integers is made of these, and learns nothing.
+        let Outer { embedding, positions, norm, head, .. } = Arc::make_mut(&mut self.outer);
         let mut all = vec![
             (Site::Embedding, Kind::Weight, embedding),
             (Site::Positions, Kind::Weight, positions),
@@ -210,7 +218,7 @@ impl Parameters {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             all.extend(layer.pairs_mut().into_iter().flat_map(|(part, pair)| {
                 let site = Site::Layer(index, part);
-                let Pair { weight, bias } = pair;
+                let Pair { weight, bias, .. } = pair;
                 [(site, Kind::Weight, weight), (site, Kind::Bias, bias)]
             }));
         }
@@ -249,9 +257,20 @@ impl Weights {
 
 impl Outer {
     /// The weight of the head: its own, or the embedding.
-    pub fn head(&self) -> &[f32] {
-        if self.head.is_empty() { &self.embedding } else { &self.head }
+    pub fn head(&self) -> Weight<'_> {
+        if self.head.is_empty() && self.quantized_head.is_none() {
+            return self.embedding();
+        }
+        stored(&self.head, &self.quantized_head)
     }
+
+    pub fn embedding(&self) -> Weight<'_> {
+        stored(&self.embedding, &self.quantized_embedding)
+    }
+}
+
+fn stored<'a>(weight: &'a [f32], quantized: &'a Option<Arc<Matrix>>) -> Weight<'a> {
+    quantized.as_deref().map_or(Weight::F32(weight), Weight::Quantized)
 }
 
 /// Opened weights whose matrices have not been decoded yet.
@@ -273,6 +292,17 @@ impl Source {
         }
         let file = Gguf::open(&path)?;
         Ok(Source::Gguf { path, file })
+    }
+
+    /// What a PEFT adapter of these weights, opened as `spec`, names as its base.
+    pub fn base_name(&self, spec: &str) -> String {
+        match spec {
+            crate::fetch::MODEL => crate::fetch::HUB_NAME.to_owned(),
+            _ => {
+                let path = self.path().canonicalize();
+                path.map_or_else(|_| spec.to_owned(), |path| path.display().to_string())
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -427,19 +457,19 @@ fn refuse_unread_gguf(path: &Path, file: &Gguf, architecture: &Architecture) -> 
 }
 
 fn gguf_tensor(file: &Gguf, tensor: &Tensor, architecture: &Architecture) -> Result<Vec<f32>> {
-    let values = file.tensor(&tensor.name.gguf_name(), tensor.values())?;
+    let values = file.tensor(&tensor.name.gguf_name(), &tensor.shape)?;
     Ok(match rotated_heads(tensor, architecture) {
-        Some(heads) => from_interleaved(&values, heads, architecture.hidden),
+        Some(heads) => from_interleaved(&values, heads, tensor.columns()),
         None => values,
     })
 }
 
-/// How many heads a matrix has whose rows llama.cpp keeps in another order.
+/// How many heads a matrix or bias has whose rows llama.cpp keeps in another order in a Llama.
 pub fn rotated_heads(tensor: &Tensor, architecture: &Architecture) -> Option<usize> {
     let shape = &architecture.attention;
-    match (tensor.name.kind, tensor.name.piece) {
-        (Kind::Weight, Piece::Query) => Some(shape.heads),
-        (Kind::Weight, Piece::Key) => Some(shape.kv_heads),
+    match tensor.name.piece {
+        Piece::Query => Some(shape.heads),
+        Piece::Key => Some(shape.kv_heads),
         _ => None,
     }
 }

@@ -5,6 +5,7 @@
 
 use het_train::architecture::Architecture;
 use het_train::batch::{Batch, Sequence};
+use het_train::blocks::quantized::{Format, Instructions};
 use het_train::cpu::Cpu;
 use het_train::cpu::generate::generate;
 use het_train::cpu::model::Model;
@@ -14,7 +15,7 @@ use het_train::lora::Adapter;
 use het_train::names::{Tensor, buffers};
 use het_train::optimiser::{AdamW, Settings, Slice};
 use het_train::weights::{Parameters, Source, Weights, transposed};
-use het_train::{export, tiny};
+use het_train::{export, precision, tiny};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Deserialize;
@@ -169,6 +170,31 @@ fn logits_and_losses_are_those_of_transformers() {
         }
         let loss = cpu.loss(&batch).expect("a valid batch") / batch.rows.len() as f64;
         assert!((loss - case.loss).abs() < TOLERANCE, "{name}: {loss}, not {}", case.loss);
+    }
+}
+
+/// The distance of logits in integers from those in f32, of the size of these.
+#[test]
+fn integers_come_near_in_every_family() {
+    for (name, case) in cases() {
+        let exact = load(&name, &case, &case.config, 1);
+        let batch = batch(&case);
+        let logits = |weights: &Weights| {
+            Cpu::new(Arc::new(weights.clone())).logits(&batch).expect("a valid batch")
+        };
+        let size = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+        };
+        let expected = logits(&exact);
+        for (format, most) in [(Format::Int8, 0.1), (Format::Int4, 0.5)] {
+            let mut rounded = exact.clone();
+            let Weights { parameters, architecture, .. } = &mut rounded;
+            precision::quantize(parameters, architecture, format, Instructions::best());
+            let found = logits(&rounded);
+            let off = size(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+            let off = off / size(&mut expected.iter().copied());
+            assert!(off > 0.0 && off < most, "{name}, {format:?}: {off}");
+        }
     }
 }
 

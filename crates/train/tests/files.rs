@@ -3,7 +3,8 @@
 use het_train::cpu::generate::generate;
 use het_train::cpu::model::Model;
 use het_train::error::Error;
-use het_train::gguf::{self, Format, Value};
+use het_train::formats::Format;
+use het_train::gguf::{self, Value};
 use het_train::lora::{Adapter, CONFIG_FILE};
 use het_train::names::{Kind, Name, Piece, Site};
 use het_train::tokens;
@@ -139,14 +140,15 @@ fn an_unreadable_corpus_is_named() {
     let tokenizer = tiny::tokenizer().expect("built in");
     let corpus = directory.path().join("corpus.txt");
     let output = directory.path().join("tokens");
-    let check = || tokens::tokenize(&corpus, &output, &tokenizer).expect_err("it is unusable");
+    let check =
+        || tokens::tokenize(&corpus, &output, &tokenizer, None).expect_err("it is unusable");
     assert!(check().to_string().contains("corpus.txt"));
     fs::write(&corpus, [0xff, 0xfe, 0x00]).expect("written");
     assert!(matches!(check(), Error::Corpus { .. }));
     fs::write(&corpus, "too short").expect("written");
     assert!(matches!(check(), Error::Corpus { .. }));
     fs::write(&corpus, "All of this is plain text. ".repeat(60)).expect("written");
-    let manifest = tokens::tokenize(&corpus, &output, &tokenizer).expect("it is long enough");
+    let manifest = tokens::tokenize(&corpus, &output, &tokenizer, None).expect("it is long enough");
     assert!(manifest.held_out_sequences > 0);
 }
 

@@ -114,6 +114,36 @@ fn a_resumed_run_writes_the_same_bytes() {
     assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("again")));
 }
 
+/// Seven sequences in batches of two, so that epochs begin within steps.
+#[test]
+fn a_run_stopped_after_every_step_reads_the_very_next_samples() {
+    let scene = Scene::new();
+    let input = scene.path("texts");
+    fs::create_dir(&input).expect("created");
+    let record = |words: usize| format!("{{\"text\": \"{}\"}}\n", "a spider ".repeat(words));
+    let records: String = [1, 9, 2, 17, 4, 30, 6].map(record).concat();
+    fs::write(input.join("train.jsonl"), records).expect("written");
+    fs::write(input.join("heldout.jsonl"), record(3)).expect("written");
+    let (input, tokens, model) = (input, scene.path("tokens"), scene.path("model"));
+    let paths = [input, tokens, model].map(|path| path.display().to_string());
+    succeed(&["tokenize", "--input", &paths[0], "--output", &paths[1], "--weights", &paths[2]]);
+    assert!(run(scene.finetune("whole", &[])).status.success());
+    // The notice is always there, so every run saves after one step and stops.
+    let notice = scene.path("notice");
+    fs::write(&notice, r#"{"deadline_ms": 1000, "reason": "priority"}"#).expect("written");
+    let mut more: Vec<String> = Vec::new();
+    for step in 1..=8 {
+        let more_now: Vec<&str> = more.iter().map(String::as_str).collect();
+        let stopped = run(scene.finetune("parts", &more_now).env("HET_NOTICE", &notice).take());
+        assert_eq!(stopped.status.code(), Some(75), "{step}: {}", stderr(&stopped));
+        let saved = scene.path("parts/checkpoints").join(format!("checkpoint-{step}"));
+        more = vec!["--resume".to_owned(), saved.display().to_string()];
+    }
+    let resumed = run(scene.finetune("parts", &["--resume", &more[1]]));
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("parts")));
+}
+
 #[test]
 fn another_runs_checkpoint_is_refused_by_name() {
     let scene = Scene::new();

@@ -175,6 +175,15 @@ pub struct LogsQuery {
     pub attempt: Option<u32>,
     /// The last lines of each.
     pub tail: Option<u32>,
+    /// What is written from then on as well, until the job has ended.
+    pub follow: bool,
+}
+
+impl LogsQuery {
+    /// Whether a rank of a stage is asked for.
+    pub fn has(&self, stage: &str, rank: u32) -> bool {
+        self.stage.as_ref().is_none_or(|it| it == stage) && self.rank.is_none_or(|it| it == rank)
+    }
 }
 
 /// What the pods of a job wrote.
@@ -201,6 +210,33 @@ pub struct PodLog {
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
+}
+
+/// A piece of what a pod writes: the data of an event `log`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogPiece {
+    /// `NAMESPACE/NAME`.
+    pub pod: String,
+    pub stage: String,
+    pub attempt: u32,
+    pub rank: u32,
+    /// How many ranks its attempt has, as far as they were seen.
+    pub ranks: u32,
+    /// Whole lines, but for one that is very long.
+    pub text: String,
+    /// Nothing follows of this pod.
+    pub ended: bool,
+    /// Why there is not more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+/// What comes next of logs that are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowedLogs {
+    Piece(LogPiece),
+    /// The job has ended, and all of it was told.
+    End,
 }
 
 impl JobLogs {

@@ -21,7 +21,7 @@ pub use after::{After, AfterError, AfterJob, AfterSelector, parse as parse_after
 pub use begin::{BEGIN_HINT, begin};
 pub use names::{name_problem, tenant_problem};
 pub use overrides::Override;
-pub use resolve::{Context, Volumes, scratch};
+pub use resolve::{Context, TRAINER, Trainer, Volumes, scratch};
 pub use schema::json_schema;
 pub use shape::{
     AfterFile, AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata,
@@ -86,6 +86,12 @@ pub fn parse_with(
 }
 
 impl TrainingJob {
+    /// Whether the trainer that is installed as this file has to say with which drivers a program
+    /// of the job computes.
+    pub fn asks_trainer(&self, trainer: &str) -> bool {
+        resolve::asks_trainer(&self.file, trainer)
+    }
+
     /// Whether any stage does, so that its speed can be planned.
     pub fn says_what_it_trains(&self) -> bool {
         self.file.spec.stages.iter().any(|stage| stage.needs.trains.is_some())

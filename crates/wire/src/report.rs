@@ -201,6 +201,9 @@ pub struct StageExplanation {
     pub follows: Vec<String>,
     /// Place in the order of the policy, from 1; `null` while it does not wait.
     pub position: Option<usize>,
+    /// Devices that its alternatives do not take because no driver of its program reaches them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<String>,
     /// One an alternative, in file order.
     pub blockers: Vec<BlockerReport>,
     /// What would start it.

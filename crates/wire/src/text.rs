@@ -4,6 +4,7 @@
 //! that nothing here depends on the environment.
 
 mod causes;
+mod drivers;
 mod eligibility;
 mod faults;
 mod preparations;
@@ -16,8 +17,10 @@ use het_core::{
 };
 
 use crate::report::StopTimesReport;
+use drivers::no_driver;
 
 pub use causes::with_causes;
+pub use drivers::passed_over;
 pub use eligibility::{either, not_eligible, on_hold};
 pub use faults::{given_up, refused, rejected, resting};
 pub use preparations::{reads_inputs, starts_cold, starts_warm};
@@ -133,6 +136,7 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             format!("`{word}:{need}` can never fit here, at most {largest}"),
             format!("此处永远放不下 `{word}:{need}`，最多 {largest} 个"),
         ),
+        Reason::NoDriver { word, drivers } => no_driver(lang, word, drivers),
         Reason::HeadOfLine { blocker } => lang.pick(
             format!("stage {blocker} is ahead and nobody may pass it"),
             format!("阶段 {blocker} 排在前面，不允许越过"),

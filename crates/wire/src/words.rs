@@ -1,6 +1,6 @@
 //! Device words: `h100:8 | ascend-910b:16 | gpu:2:24GiB`.
 
-use het_core::{Bytes, DeviceClass, Isolation, Match, Name, Selector, VNPU};
+use het_core::{Bytes, DeviceClass, Drivers, Isolation, Match, Name, Selector, VNPU};
 use thiserror::Error;
 
 use crate::{catalogue, quantity};
@@ -8,6 +8,15 @@ use crate::{catalogue, quantity};
 /// Driver words that a request may name.
 pub const DRIVERS: &[&str] =
     &["cuda", "vulkan", "rocm", "level-zero", "cann", VNPU, "npu-ort", "neuron", "habana", "musa"];
+
+/// Drivers that no request names its devices by: a kind or a class says the same.
+const FURTHER_DRIVERS: &[&str] = &["corex", "cpu", "maca", "mlu", "ppu", "tops", "tpu", "xpu"];
+
+/// All drivers that a program is known to compute with. A file that declares devices may name
+/// others.
+pub fn drivers() -> impl Iterator<Item = &'static str> {
+    DRIVERS.iter().chain(FURTHER_DRIVERS).copied().filter(|word| *word != VNPU)
+}
 
 /// Kinds that are always known; a catalogue or a cluster may add others.
 pub const KINDS: &[&str] = &["cpu", "gpu", "npu"];
@@ -46,8 +55,8 @@ impl WordError {
 /// Devices one stage may ask for.
 pub const COUNT_MAX: u32 = 4_096;
 
-/// Reads all alternatives of a request, for a program without a container. `own` are the classes of
-/// the cluster at hand, which take part beside the catalogue's.
+/// Reads all alternatives of a request, for a program without a container whose drivers nobody
+/// knows. `own` are the classes of the cluster at hand, which take part beside the catalogue's.
 ///
 /// # Errors
 /// The first word that cannot be read, with its byte offset in `text`.
@@ -77,8 +86,8 @@ fn alternative(text: &str, own: &[DeviceClass]) -> Result<(Selector, u32), WordE
         _ => return Err(WordError::TooManyParts { text: text.to_owned() }),
     };
     let matches = resolve(word, own)?;
-    let isolation = Isolation::Process;
-    Ok((Selector { word: word.into(), matches, memory_min: memory, isolation }, count))
+    let (isolation, drivers) = (Isolation::Process, Drivers::Unknown);
+    Ok((Selector { word: word.into(), matches, memory_min: memory, isolation, drivers }, count))
 }
 
 fn read_count(text: &str) -> Result<u32, WordError> {

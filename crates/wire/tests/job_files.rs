@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Alternative, Isolation, JobId, Millis, Preemptible, Priority, StageIndex};
-use het_wire::job::{Context, parse};
+use het_core::{Alternative, Drivers, Isolation, JobId, Millis, Preemptible, Priority, StageIndex};
+use het_wire::job::{Context, Trainer, parse};
 
 fn context<'a>(models: &'a [&'a str], env: &'a BTreeMap<String, String>) -> Context<'a> {
     let job = JobId(7);
@@ -61,6 +61,81 @@ fn what_a_program_can_be_given_goes_by_its_container() {
     check("container: image", Isolation::Container);
     check("container: { image: image, runtime: podman }", Isolation::Container);
     check("container: { image: image.sif, runtime: apptainer }", Isolation::Process);
+}
+
+/// The drivers of each alternative of a job of one stage, where the installed trainer has only
+/// `cpu`; `?` where nobody knows them.
+fn drivers(text: &str) -> Vec<String> {
+    let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
+    let (env, cpu) = (BTreeMap::new(), ["cpu"].into_iter().collect::<Drivers>());
+    let program = "/opt/bin/het-train";
+    let trainer = Some(Trainer { program, drivers: &cpu });
+    let spec = job.resolve(&Context { trainer, ..context(&[], &env) });
+    let spec = spec.unwrap_or_else(|problems| panic!("{problems}"));
+    let told = |one: &Alternative| {
+        assert_eq!(one.selector.drivers, one.launch.drivers);
+        let words = one.selector.drivers.named()?.iter().map(ToString::to_string);
+        Some(words.collect::<Vec<_>>().join(" "))
+    };
+    let alternatives = spec.stages[0].alternatives.iter();
+    let all: Vec<String> =
+        alternatives.map(|one| told(one).unwrap_or_else(|| "?".to_owned())).collect();
+    let is_asked = all.iter().any(|words| words == "cpu") && !text.contains("[cpu]");
+    assert_eq!(job.asks_trainer(program), is_asked, "{text}");
+    all
+}
+
+#[test]
+fn drivers_are_a_programs() {
+    let check = |rest: &str, expected: &[&str]| {
+        let text = format!("name: x\ndevices: \"gpu:1 | cpu:1\"\n{rest}");
+        assert_eq!(drivers(&text), expected, "{rest}");
+    };
+    check("run: [python]", &["?", "?"]);
+    check("run: [python]\ndrivers: [cuda, vulkan]", &["cuda vulkan", "cuda vulkan"]);
+    // An alternative takes them over, unless it runs another program or says its own.
+    let row = |row: &str| {
+        format!("run: [python]\ndrivers: [cuda]\nalternatives: [{{ devices: npu, {row} }}]")
+    };
+    check(&row("env: { A: b }"), &["cuda", "cuda", "cuda"]);
+    check(&row("run: [other]"), &["cuda", "cuda", "?"]);
+    check(&row("container: image"), &["cuda", "cuda", "?"]);
+    check(&row("run: [other], drivers: [cann]"), &["cuda", "cuda", "cann"]);
+}
+
+#[test]
+fn the_installed_trainer_says_its_own_drivers() {
+    let check = |run: &str, expected: &str| {
+        assert_eq!(drivers(&format!("name: x\ndevices: gpu\nrun: {run}")), [expected], "{run}");
+    };
+    check("[het-train, load]", "cpu");
+    check("[/opt/bin/het-train, load]", "cpu");
+    check("het-train load --weights w", "cpu");
+    check("[het-train, load]\ndrivers: [cuda]", "cuda");
+    check("[het-train, load]\ncontainer: image", "?");
+    check("[/home/user/het-train, load]", "?");
+    check("[sh, -c, het-train load]", "?");
+    check("het-train load; python train.py", "?");
+    check("\"het-train load\\npython train.py\"", "?");
+}
+
+#[test]
+fn a_driver_that_nobody_knows_is_worth_a_word() {
+    let text = "name: x\nrun: [x]\ndevices: gpu\ndrivers: [cudda, cpu, photon]\n\
+                alternatives: [{ devices: npu, drivers: [habanna] }]\n";
+    let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
+    let told: Vec<&str> = job.warnings.list().iter().map(|it| it.message.as_str()).collect();
+    assert_eq!(
+        told,
+        [
+            "`cudda` is no driver that is known: did you mean `cuda`?",
+            "`photon` is no driver that is known: `het devices` lists the drivers of devices",
+            "`habanna` is no driver that is known: did you mean `habana`?",
+        ]
+    );
+    for wrong in ["[]", "[CUDA]", "cuda", "[\"\"]"] {
+        refused(&format!("name: x\nrun: [x]\ndrivers: {wrong}\n"));
+    }
 }
 
 #[test]

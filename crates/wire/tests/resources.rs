@@ -31,10 +31,11 @@ fn field(name: &'static str, values: &'static [&'static str]) -> impl Strategy<V
 }
 
 /// Fields that only mean something together.
-const TOGETHER: [&str; 6] = [
+const TOGETHER: [&str; 7] = [
     "",
     "devices: 'h100:4:24GiB | cpu:2'",
     "devices: 'h100:1', alternatives: [{ devices: '910b:1', run: python npu.py, container: c:1 }]",
+    "devices: 'h100:4', drivers: [cuda], alternatives: [{ devices: '910b:1', drivers: [cann] }]",
     "checkpoint: { dir: '{workdir}/c' }, resume: [--resume, '{checkpoint}']",
     "devices: 'h100:8', elastic: { min: 1, max: 8 }, checkpoint: 10m, \
      resume: '--resume {checkpoint}'",

@@ -1,8 +1,10 @@
 //! What an API server's audit log says of a scheduler: no device twice, no stage twice at a time,
-//! no write of a leader after a later one's.
+//! no claim's device for another claim, no write of a leader after a later one's.
 //!
 //! A write takes effect between the moment its request came and the moment it was answered. What
 //! is told here is broken whichever moment it was.
+
+mod claims;
 
 use std::collections::BTreeMap;
 
@@ -47,6 +49,8 @@ pub struct Found {
     pub pods: usize,
     pub bound: usize,
     pub writes: usize,
+    /// Devices that claims got.
+    pub allocations: usize,
     /// Bindings of pods whose making is not in the log: an API server that is killed may have taken
     /// what it had no time to write down.
     pub unknown: usize,
@@ -64,8 +68,10 @@ pub fn check(lines: &str, gpus: u64) -> Found {
     let mut broken = over_capacity(&pods, gpus);
     broken.extend(twice(&pods));
     broken.extend(stale(&writes));
+    let (of_claims, allocations) = claims::twice(&writes);
+    broken.extend(of_claims);
     let bound = pods.iter().filter(|(_, pod)| pod.bound.is_some()).count();
-    Found { pods: pods.len(), bound, writes: writes.len(), unknown, broken }
+    Found { pods: pods.len(), bound, writes: writes.len(), allocations, unknown, broken }
 }
 
 fn write(event: &Value) -> Option<Write<'_>> {
@@ -255,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    fn line(at: u32, verb: &str, of: (&str, &str), body: &Value) -> String {
+    pub(super) fn line(at: u32, verb: &str, of: (&str, &str), body: &Value) -> String {
         answered(at, verb, of, (body, 200))
     }
 

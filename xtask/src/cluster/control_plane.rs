@@ -217,6 +217,8 @@ impl ControlPlane {
     fn controller_manager(&self) -> Vec<String> {
         flags(&[
             ("kubeconfig", &self.path("admin.kubeconfig")),
+            // Of groups of pods, whose finalizer nobody else removes.
+            ("feature-gates", "GenericWorkload=true"),
             ("service-account-private-key-file", &self.path("service-accounts.pem")),
             ("root-ca-file", &self.path("certificates/apiserver.crt")),
             ("use-service-account-credentials", "true"),
@@ -228,6 +230,7 @@ impl ControlPlane {
     fn scheduler(&self) -> Vec<String> {
         flags(&[
             ("kubeconfig", &self.path("admin.kubeconfig")),
+            ("feature-gates", "GenericWorkload=true"),
             ("leader-elect", "false"),
             ("kube-api-qps", "5000"),
             ("kube-api-burst", "5000"),

@@ -19,6 +19,8 @@ use super::installation::{self, Installed, Server};
 const SCHEDULER: &str = "faults";
 const NODES: u32 = 4;
 const GPUS: u64 = 8;
+/// Of each node, which pods claim: of another model.
+const CLAIMABLE: u64 = 2;
 /// A server that stands still for so long has lost its Lease when it goes on.
 const STANDSTILL: Duration = Duration::from_secs(18);
 const SETTLE_LIMIT: Duration = Duration::from_secs(240);
@@ -31,7 +33,8 @@ const EVERY: Duration = Duration::from_millis(250);
 pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()> {
     let installed = Installed::into(cluster, SCHEDULER, dir, &[])?;
     cluster.make_nodes(NODES)?;
-    let (mut pods, mut bound, mut writes) = (0, 0, 0);
+    installation::apply(cluster, claimable().to_string().as_bytes())?;
+    let (mut pods, mut bound, mut allocations, mut writes) = (0, 0, 0, 0);
     let runs = seeds.end - seeds.start;
     for seed in seeds {
         let began = Instant::now();
@@ -43,11 +46,12 @@ pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()>
         let found = audit::check(&text_from(&cluster.audit_log(), audited)?, GPUS);
         let Found { broken, .. } = &found;
         println!(
-            "seed {seed}: {} pods, {} bound, {} more of which the log knows nothing, {} writes, \
-             {} s: {}",
+            "seed {seed}: {} pods, {} bound, {} more of which the log knows nothing, {} devices \
+             allocated, {} writes, {} s: {}",
             found.pods,
             found.bound,
             found.unknown,
+            found.allocations,
             found.writes,
             began.elapsed().as_secs(),
             run.done.join(", ")
@@ -57,8 +61,12 @@ pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()>
             bail!("seed {seed} broke laws:\n  {}", broken.join("\n  "));
         }
         (pods, bound, writes) = (pods + found.pods, bound + found.bound, writes + found.writes);
+        allocations += found.allocations;
     }
-    println!("{runs} runs: {pods} pods, {bound} bound, {writes} writes, no law was broken");
+    println!(
+        "{runs} runs: {pods} pods, {bound} bound, {allocations} devices allocated, {writes} \
+         writes, no law was broken"
+    );
     Ok(())
 }
 
@@ -106,14 +114,16 @@ impl Run<'_> {
         let jobs = self.draw.between(5, 9);
         let objects: Vec<Value> = (0..jobs).map(|number| self.job(number)).collect();
         let pods = (0..self.draw.between(1, 4)).map(|number| self.pod(number));
-        let objects: Vec<Value> = objects.into_iter().chain(pods.collect::<Vec<_>>()).collect();
+        let mut objects: Vec<Value> = objects.into_iter().chain(pods.collect::<Vec<_>>()).collect();
+        let workloads = self.draw.between(1, 3);
+        objects.extend((0..workloads).map(|number| self.workload(number)));
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         installation::apply(self.cluster, list.to_string().as_bytes())?;
         for _ in 0..self.draw.between(2, 4) {
             sleep(Duration::from_millis(self.draw.between(0, 900)));
             self.act(&mut servers)?;
         }
-        let settled = self.settle(jobs as usize);
+        let settled = self.settle(jobs as usize, workloads as usize);
         drop(servers);
         self.clear()?;
         settled
@@ -195,8 +205,32 @@ impl Run<'_> {
         })
     }
 
+    /// A workload of somebody else, whose controller makes pods anew that are lost.
+    fn workload(&mut self, number: u64) -> Value {
+        let devices = json!({ "nvidia.com/gpu": self.draw.between(1, 3).to_string() });
+        let pods = self.draw.between(1, 5);
+        let time = format!("{}ms", self.draw.between(300, 3_000));
+        json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": { "name": format!("work-{}-{number}", self.seed), "namespace": "default" },
+            "spec": {
+                "suspend": true, "completions": pods, "parallelism": pods, "backoffLimit": 100,
+                "template": { "spec": {
+                    "schedulerName": SCHEDULER, "restartPolicy": "Never",
+                    "containers": [{
+                        "name": "main", "image": "faults", "command": ["finish", time],
+                        "resources": { "requests": devices, "limits": devices },
+                    }],
+                } },
+            },
+        })
+    }
+
     fn job(&mut self, number: u64) -> Value {
-        let devices = self.draw.between(1, 12);
+        let devices = match self.draw.between(0, 2) {
+            0 => format!("mi300x:{}", self.draw.between(1, 3)),
+            _ => format!("h100-sxm5-80:{}", self.draw.between(1, 12)),
+        };
         let time = format!("{}ms", self.draw.between(300, 3_000));
         json!({
             "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
@@ -206,32 +240,37 @@ impl Run<'_> {
             },
             "spec": { "stages": [{
                 "name": "train", "kind": "train", "run": ["finish", time], "ranks": "device",
-                "devices": format!("h100-sxm5-80:{devices}"), "container": { "image": "faults" },
+                "devices": devices, "container": { "image": "faults" },
             }] },
         })
     }
 
-    /// Waits until all jobs have succeeded.
-    fn settle(&self, jobs: usize) -> Result<()> {
+    /// Waits until all jobs have succeeded, and workloads of others.
+    fn settle(&self, jobs: usize, workloads: usize) -> Result<()> {
         let deadline = Instant::now() + SETTLE_LIMIT;
         let path = "jsonpath={range .items[*]}{.metadata.name} {.status.state}{\"\\n\"}{end}";
         loop {
             let told = self.cluster.told(&["get", "trainingjobs", "-o", path]);
             let succeeded = told.lines().filter(|line| line.ends_with(" succeeded")).count();
-            if succeeded == jobs {
+            let path =
+                "jsonpath={range .items[*]}{.metadata.name} {.status.conditions}{\"\\n\"}{end}";
+            let others = self.cluster.told(&["get", "jobs.batch", "-o", path]);
+            let complete = |line: &&str| line.contains(r#""status":"True","type":"Complete""#);
+            if succeeded == jobs && others.lines().filter(complete).count() == workloads {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("jobs do not end:\n{told}");
+                bail!("jobs do not end:\n{told}\n{others}");
             }
             sleep(EVERY);
         }
     }
 
     fn clear(&self) -> Result<()> {
-        self.cluster.told(&["delete", "trainingjobs,pods", "--all", "--wait=false"]);
+        const KINDS: &str = "trainingjobs,jobs.batch,pods,resourceclaims";
+        self.cluster.told(&["delete", KINDS, "--all", "--wait=false"]);
         let deadline = Instant::now() + SETTLE_LIMIT;
-        while !self.cluster.told(&["get", "pods,trainingjobs", "-o", "name"]).is_empty() {
+        while !self.cluster.told(&["get", KINDS, "-o", "name"]).is_empty() {
             if Instant::now() > deadline {
                 bail!("pods of jobs that are gone stay: {}", self.cluster.told(&["get", "pods"]));
             }
@@ -239,4 +278,31 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// What a driver of dynamic resource allocation offers on each node, and their class.
+fn claimable() -> Value {
+    let device = |at: u64| {
+        let product = json!({ "string": "AMD Instinct MI300X" });
+        json!({ "name": format!("gpu-{at}"), "attributes": { "productName": product } })
+    };
+    let slices = (0..NODES).map(|number| {
+        let node = format!("kwok-{number}");
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": { "name": node },
+            "spec": {
+                "driver": "gpu.amd.com", "nodeName": node,
+                "pool": { "name": node, "generation": 1, "resourceSliceCount": 1 },
+                "devices": (0..CLAIMABLE).map(device).collect::<Vec<_>>(),
+            },
+        })
+    });
+    let selector = json!({ "cel": { "expression": "device.driver == 'gpu.amd.com'" } });
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": { "name": "gpu.amd.com" }, "spec": { "selectors": [selector] },
+    });
+    let items: Vec<Value> = slices.chain([class]).collect();
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }

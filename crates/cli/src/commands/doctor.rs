@@ -1,12 +1,15 @@
 //! `het doctor`: is this machine ready? Every ✘ comes with its fix.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{env, fs, iter};
 
 use anstream::println;
-use het_core::{Bytes, Share};
-use het_server::{ControlGroupFinding, Machine, control_groups, free_space, this_machine};
+use het_core::{Bytes, Device, Drivers, Name, Share, Topology};
+use het_server::{
+    ControlGroupFinding, Machine, Trainer, TrainerDriver, control_groups, free_space, this_machine,
+};
 use owo_colors::OwoColorize;
 
 use crate::fail::{Fail, code};
@@ -28,7 +31,7 @@ pub fn doctor() -> Result<u8, Fail> {
     let mut checks = devices(&machine);
     checks.push(state_directory());
     checks.push(groups(&machine));
-    checks.push(trainer());
+    checks.extend(trainer(&machine.topology));
     checks.push(program(
         "python3",
         &["-m", "pip", "--version"],
@@ -123,15 +126,65 @@ fn groups(machine: &Machine) -> Check {
     Check::Warning(finding.to_string(), Some(hint.to_owned()))
 }
 
-fn trainer() -> Check {
-    let fix = "build it with `cargo build --release -p het-train`";
-    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("het-train")));
-    match beside.filter(|path| path.exists()).or_else(|| in_path("het-train")) {
-        Some(path) => Check::Pass(format!("built-in trainer `{}`", path.display())),
-        None => {
-            Check::Fail("the built-in trainer `het-train` was not found".to_owned(), fix.to_owned())
+/// The built-in trainer, and the devices here that it cannot compute on.
+fn trainer(topology: &Topology) -> Vec<Check> {
+    let Some(trainer) = Trainer::installed() else {
+        let text = match in_path("het-train") {
+            Some(other) => format!(
+                "the built-in trainer is not installed beside `het`, and `{}` is not asked for its \
+                 drivers",
+                other.display()
+            ),
+            None => "the built-in trainer `het-train` was not found".to_owned(),
+        };
+        let fix = "build it with `cargo build --release -p het-train`, and install it beside `het`";
+        return vec![Check::Fail(text, fix.to_owned())];
+    };
+    let program = trainer.program().display();
+    match trainer.drivers() {
+        Ok(drivers) => {
+            let works = drivers.iter().filter(|driver| driver.starts);
+            let works: Vec<&str> = works.map(|driver| driver.name.as_str()).collect();
+            let text = format!("built-in trainer `{program}`, computes by: {}", works.join(", "));
+            let found = Check::Pass(text);
+            iter::once(found).chain(devices_without_driver(topology, &drivers)).collect()
+        }
+        Err(fault) => vec![Check::Fail(fault.to_string(), fault.hint())],
+    }
+}
+
+/// One line for the devices of each set of drivers that the trainer has none of.
+fn devices_without_driver(topology: &Topology, drivers: &[TrainerDriver]) -> Vec<Check> {
+    let works = drivers.iter().filter(|driver| driver.starts);
+    let works: Drivers = works.map(|driver| driver.name.as_str()).collect();
+    let mut alike: BTreeMap<&[Name], Vec<&Device>> = BTreeMap::new();
+    for id in topology.device_ids().filter(|&id| !topology.class_of(id).software) {
+        let device = topology.device(id);
+        if !works.reach(device) {
+            alike.entry(&device.drivers).or_default().push(device);
         }
     }
+    let row = |(of_devices, devices): (&[Name], Vec<&Device>)| {
+        let names = quoted(devices.iter().map(|device| &device.name));
+        let is_broken = |it: &&TrainerDriver| {
+            !it.starts && of_devices.iter().any(|driver| driver.as_str() == it.name)
+        };
+        let broken = drivers.iter().filter(is_broken);
+        let broken: String =
+            broken.map(|it| format!("; `{}` does not start: {}", it.name, it.detail)).collect();
+        let run_by = quoted(of_devices.iter());
+        let text = format!("the built-in trainer has no driver for {names} ({run_by}){broken}");
+        let class = &topology.classes[devices[0].class].id;
+        let hint = format!(
+            "a program that has one is given them: `het run --devices {class} -- python train.py`"
+        );
+        Check::Warning(text, Some(hint))
+    };
+    alike.into_iter().map(row).collect()
+}
+
+fn quoted<'a>(names: impl Iterator<Item = &'a Name>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {
@@ -148,5 +201,40 @@ fn program(name: &str, probe: &[&str], purpose: &str, hint: &str) -> Check {
             format!("`{name}` does not work: cannot {purpose}"),
             Some(hint.to_owned()),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use het_wire::topology::from_word;
+
+    use super::*;
+
+    #[test]
+    fn devices_that_the_trainer_cannot_use_are_told() {
+        let cluster = from_word("epyc-h100x8-910b").expect("the word is known").topology;
+        let driver = |name: &str, starts, detail: &str| TrainerDriver {
+            name: name.to_owned(),
+            starts,
+            detail: detail.to_owned(),
+        };
+        let told = |drivers: &[TrainerDriver]| -> Vec<String> {
+            let checks = devices_without_driver(&cluster, drivers).into_iter();
+            let text = |check| match check {
+                Check::Warning(text, Some(hint)) => format!("{text} | {hint}"),
+                _ => "told otherwise".to_owned(),
+            };
+            checks.map(text).collect()
+        };
+        let npu = "the built-in trainer has no driver for `npu0` (`cann`) | a program that has one \
+                   is given them: `het run --devices ascend-910b -- python train.py`";
+        let cpu = driver("cpu", true, "4 threads");
+        assert_eq!(told(&[cpu.clone(), driver("cuda", true, "")]), [npu]);
+        let broken = told(&[cpu, driver("cuda", false, "no library")]);
+        assert_eq!((broken.len(), broken[0].as_str()), (2, npu));
+        assert!(
+            broken[1].contains("`gpu7` (`cuda`); `cuda` does not start: no library"),
+            "{broken:?}"
+        );
     }
 }

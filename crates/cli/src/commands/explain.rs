@@ -99,6 +99,9 @@ fn print(stage: &StageExplanation, lang: Lang) {
     for sentence in &stage.wait_reasons {
         println!("    {} {sentence}", "✘".red());
     }
+    for sentence in &stage.passed_over {
+        println!("    – {sentence}");
+    }
     if let Some(sentence) = &stage.preparation {
         println!("    … {sentence}");
     }

@@ -1,6 +1,7 @@
 //! `het logs`: what the processes of a job wrote, and what they are writing.
 
 mod following;
+mod pods;
 
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -8,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anstream::{eprintln, println};
 use clap::Args;
 use het_files::{Links, open};
-use het_wire::api::JobLogs;
 use het_wire::report::RunReport;
 use nix::errno::Errno;
 use nix::unistd::{Whence, geteuid, lseek};
 
 use self::following::{Source, follow};
+use self::pods::of_cluster;
 use crate::client::{Client, client_if_any, escaped, shared_home};
 use crate::fail::{Fail, code};
 use crate::live::{TerminalLines, numbered};
@@ -90,8 +91,8 @@ enum Titles {
 }
 
 fn of_job(args: &LogsArgs, job: &str, titles: Titles) -> Result<u8, Fail> {
-    if let Some(logs) = of_cluster(args, job)? {
-        return show_pods(args, &logs, titles);
+    if let Some(code) = of_cluster(args, job, titles)? {
+        return Ok(code);
     }
     let (report, source) = report(job)?;
     let stages: Vec<&String> = report.stages.iter().map(|stage| &stage.name).collect();
@@ -122,51 +123,6 @@ fn of_job(args: &LogsArgs, job: &str, titles: Titles) -> Result<u8, Fail> {
         let Written { bytes, .. } =
             tail(&path, args.tail).map_err(|error| Fail::file(&path, error))?;
         print(&bytes, shown(args));
-    }
-    Ok(code::OK)
-}
-
-/// What the pods of a job wrote; `None` of one that runs on machines of its server.
-fn of_cluster(args: &LogsArgs, selector: &str) -> Result<Option<JobLogs>, Fail> {
-    let Some(mut client) = client_if_any()? else { return Ok(None) };
-    let stage = args.stage.as_ref().map(|stage| format!("stage={}", escaped(stage)));
-    let number = |name: &str, value: Option<u64>| value.map(|value| format!("{name}={value}"));
-    let query = [
-        stage,
-        number("rank", args.rank.map(u64::from)),
-        number("attempt", args.attempt.map(u64::from)),
-        number("tail", args.tail.map(|lines| lines as u64)),
-    ];
-    let query: Vec<String> = query.into_iter().flatten().collect();
-    let path = format!("/api/v1/jobs/{}/logs?{}", escaped(selector), query.join("&"));
-    match client.get(&path) {
-        Ok(logs) => Ok(Some(logs)),
-        // They are files, or it is a job that ran without the server.
-        Err(fail) if matches!(fail.code(), code::CONFLICT | code::NOT_FOUND) => Ok(None),
-        Err(fail) => Err(fail),
-    }
-}
-
-fn show_pods(args: &LogsArgs, logs: &JobLogs, titles: Titles) -> Result<u8, Fail> {
-    if args.follow {
-        let text = "what pods write is not followed here";
-        let pod = logs.items.first().map_or("NAMESPACE/POD", |log| &log.pod);
-        let (namespace, name) = pod.split_once('/').unwrap_or_default();
-        let hint = format!("`kubectl logs --follow --namespace {namespace} {name}` follows one");
-        return Err(Fail::new(code::USAGE, text).hint(hint));
-    }
-    if logs.items.is_empty() {
-        eprintln!("it has no pods, or not any more: what they wrote goes with them");
-    }
-    let titled = logs.items.len() > 1 || titles == Titles::Always;
-    for log in &logs.items {
-        if titled {
-            println!("==> {} <==", log.pod);
-        }
-        if let Some(why) = &log.missing {
-            eprintln!("what {} wrote cannot be read: {why}", log.pod);
-        }
-        print(log.text.as_bytes(), shown(args));
     }
     Ok(code::OK)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anstream::eprintln;
 use clap::Args;
-use het_core::{Checkpoint, Millis, Progress};
+use het_core::{Checkpoint, Millis, Progress, StallRule};
 use het_server::{Access, OwnPod, PodName, Rank, RankError, RankReport, RankSignals, run_rank};
 use het_wire::progress::to_line;
 
@@ -62,6 +62,7 @@ pub fn rank(args: &RankArgs) -> Result<u8, Fail> {
             .unwrap_or_else(|| "SIGTERM".to_owned())
             .as_str()
             .into(),
+        stall: stall_rule(variable("HET_STALL").as_deref())?,
     };
     let pod = variable("HET_NAMESPACE").zip(variable("HET_POD"));
     let (sender, reports) = channel();
@@ -95,6 +96,21 @@ pub fn rank(args: &RankArgs) -> Result<u8, Fail> {
     }
 }
 
+/// `never`, or milliseconds; as its own silences have it where nobody says.
+fn stall_rule(text: Option<&str>) -> Result<StallRule, Fail> {
+    match text {
+        None => Ok(StallRule::Measured),
+        Some("never") => Ok(StallRule::Never),
+        Some(text) => match text.parse() {
+            Ok(limit) => Ok(StallRule::After(Millis(limit))),
+            Err(_) => {
+                let what = format!("`HET_STALL` is `{text}`");
+                Err(Fail::new(code::USAGE, what).hint("it is `never`, or milliseconds"))
+            }
+        },
+    }
+}
+
 /// A pod's containers share a directory that this fills before they begin.
 fn copy_to(dir: &Path) -> Result<u8, Fail> {
     let own = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
@@ -110,6 +126,8 @@ fn copy_to(dir: &Path) -> Result<u8, Fail> {
 struct Told {
     progress: Progress,
     checkpoint: Option<Checkpoint>,
+    /// It hangs.
+    silent: Option<Millis>,
     is_new: bool,
     is_urgent: bool,
     is_last: bool,
@@ -117,9 +135,11 @@ struct Told {
 
 impl Told {
     fn add(&mut self, report: RankReport) {
-        let RankReport { progress, mut checkpoints, is_last } = report;
-        self.is_new |= progress.is_some() || !checkpoints.is_empty();
-        self.is_urgent |= is_last || !checkpoints.is_empty();
+        let RankReport { progress, mut checkpoints, silent, is_last } = report;
+        self.is_new |= progress.is_some() || !checkpoints.is_empty() || silent.is_some();
+        self.is_urgent |= is_last || !checkpoints.is_empty() || silent.is_some();
+        // What came after it was a sign of life.
+        self.silent = silent;
         self.is_last |= is_last;
         progress.iter().for_each(|progress| self.progress.merge(progress));
         self.checkpoint = checkpoints.pop().or(self.checkpoint.take());
@@ -152,7 +172,7 @@ fn tell_all(reports: &Receiver<RankReport>, access: &Access, pod: &PodName) {
         if own.is_none() {
             own = OwnPod::connect(access.clone(), pod).inspect_err(|error| say(error)).ok();
         }
-        let line = to_line(&told.progress, told.checkpoint.as_ref());
+        let line = to_line(&told.progress, told.checkpoint.as_ref(), told.silent);
         let taken = own.as_ref().map(|own| own.report(&line).inspect_err(|error| say(error)));
         next = Instant::now() + REPORT_EVERY;
         match taken {

@@ -75,6 +75,8 @@ pub enum Followed {
     Written { source: Source, title: Option<String>, bytes: Vec<u8> },
     /// The beginning of a log was cut off before it was read.
     Cut { source: Source },
+    /// What it wrote cannot be read, or not all of it.
+    Unreadable { what: String, why: String },
     /// A process has ended, and all that it wrote is told.
     Ended { source: Source },
     /// A stage has begun again.

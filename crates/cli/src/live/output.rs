@@ -93,6 +93,9 @@ impl Output {
                 "… the log of `{stage}`, rank {rank}, grew too fast: its oldest lines were cut off \
                  before they could be shown"
             ))),
+            Followed::Unreadable { what, why } => {
+                show(Item::Message(format!("what {what} writes cannot be read: {why}")));
+            }
             Followed::Restarted { stage, attempt } => {
                 show(Item::Message(format!("stage `{stage}` starts again · attempt {attempt}")));
             }

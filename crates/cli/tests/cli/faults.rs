@@ -190,7 +190,7 @@ fn a_device_on_which_programs_hang_twice_is_suspected() {
     let state_of = |row: usize| {
         let devices = served.json(&["devices"]);
         let items = devices["items"].as_array().expect("a list");
-        let photons: Vec<&Value> = items.iter().filter(|item| item["kind"] == "gpu").collect();
+        let photons: Vec<&Value> = items.iter().filter(|item| item["class"] == "photon").collect();
         photons[row]["state"].as_str().expect("a word").to_owned()
     };
     let first = submit("first");

@@ -2,7 +2,9 @@
 //! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
 
 mod chart;
+mod claims;
 mod gates;
+mod groups;
 mod handed_over;
 mod pods;
 mod quotas;
@@ -501,11 +503,28 @@ fn a_server_in_the_cluster_keeps_the_restricted_standard() {
         let patched = cluster.kubectl(&patch).output().expect("`kubectl` is there");
         String::from_utf8_lossy(&patched.stderr).contains("the scheduler alone says")
     });
+    // Nor where a pod was placed.
+    let forged = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": unique("forged"), "namespace": "default",
+            "labels": { "heterosis.dev/scheduler": name },
+            "annotations": { "heterosis.dev/epoch": "9", "heterosis.dev/node": "kwok-0" },
+        },
+        "spec": { "containers": [{ "name": "main", "image": "i" }] },
+    });
+    let forged = sandbox.write("forged.json", &forged.to_string());
+    let forge = ["apply", "-f", &forged.to_string_lossy()];
+    wait_for("the policy", || {
+        let made = cluster.kubectl(&forge).output().expect("`kubectl` is there");
+        let told = String::from_utf8_lossy(&made.stderr);
+        told.contains("the scheduler alone says where it placed a pod")
+    });
     let text = cluster.told(&["explain", "trainingjob.spec.stages.checkpoint"]);
     assert!(text.contains("every") && text.contains("grace"), "{text}");
     cluster.told(&["delete", "trainingjob", &job, "--wait=false"]);
     for kind in ["validatingadmissionpolicy", "validatingadmissionpolicybinding"] {
-        for word in ["epoch", "status"] {
+        for word in ["epoch", "status", "suspension", "claims", "placement"] {
             cluster.told(&["delete", kind, &format!("{name}.{word}.heterosis.dev")]);
         }
     }

@@ -8,6 +8,7 @@ mod book;
 mod commands;
 mod conditions;
 mod crash;
+mod drivers;
 mod elastic;
 mod faults;
 mod full_disk;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Action, Alternative, Bytes, Companions, DeviceId, Domain, Event, Generation, Grant,
+    Action, Alternative, Bytes, Companions, DeviceId, Domain, Drivers, Event, Generation, Grant,
     HostResources, Isolation, JobId, JobSpec, Launch, LeaseId, Match, Millis, NodeId, Outcome,
     Placement, Plan, PlannedSpeeds, Preemptible, Priority, Rank, RankRule, Selector, Share,
     StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, StopCause, Time, Topology,
@@ -283,6 +283,7 @@ fn job(launch: &Launch) -> JobSpec {
         matches: Match::Kind("cpu".into()),
         memory_min: Bytes::ZERO,
         isolation: Isolation::default(),
+        drivers: Drivers::Unknown,
     };
     let stage = StageSpec {
         name: "main".into(),

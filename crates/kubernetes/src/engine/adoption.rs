@@ -9,13 +9,15 @@ use super::{Adoption, Kubernetes, Listing, Live, Place, Stop};
 use crate::gang::Gang;
 use crate::names::{Binding, ObjectKey};
 use crate::objects::{PodPhase, PodRow};
+use crate::owners::ForeignKind;
 use crate::pods;
 
 impl Kubernetes {
-    /// Takes up the leases of the state to adopt, once it is known which pods there are.
+    /// Takes up the leases of the state to adopt, once it is known which pods and claims there are.
     pub(super) fn take_up(&mut self) {
         let is_awaited = matches!(self.adoption, Adoption::Awaited(_));
-        if !is_awaited || !matches!(self.pod_list, Listing::Done) {
+        let are_listed = matches!(self.pod_list, Listing::Done) && self.claims.are_listed();
+        if !is_awaited || !are_listed {
             return;
         }
         let Adoption::Awaited(state) = std::mem::replace(&mut self.adoption, Adoption::Done) else {
@@ -63,9 +65,10 @@ impl Kubernetes {
     fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
         let lease = &state.leases()[&id];
         if let Some(object) = self.owners.foreign(lease.stage.job) {
-            return match named(lease.stage.job, &object) {
-                Some(named) => self.take_up_workload(state, id, named),
-                None => self.take_up_pod(state, id, object.owner),
+            return match (named(lease.stage.job, &object), object.kind) {
+                (Some(named), _) => self.take_up_workload(state, id, named),
+                (None, ForeignKind::Group) => self.take_up_group(state, id, object.owner),
+                (None, _) => self.take_up_pod(state, id, object.owner),
             };
         }
         let job = &state.jobs()[&lease.stage.job];
@@ -82,6 +85,7 @@ impl Kubernetes {
             scheduler: &self.scheduler,
             namespace: &namespace,
             owner: owner.as_ref(),
+            dra: self.claims.dra(),
             topology: state.topology(),
             generation: state.generation(),
             epoch: self.leadership.epoch(),
@@ -92,6 +96,7 @@ impl Kubernetes {
             launch,
             resume: job.stages[index].checkpoint.as_ref(),
             supervisor: self.supervisor.as_deref(),
+            groups: self.groups.of_gangs(self.scheduler.binding),
         };
         let names = gang.pod_names();
         let key = |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 /// How far the list of all objects of a kind is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Listing<K> {
+    #[default]
     Never,
     /// Those that the list has named so far.
     UnderWay(BTreeSet<K>),

@@ -57,6 +57,11 @@ impl Requests {
         self.forget(uid);
     }
 
+    /// Somebody was told what it asks for.
+    pub fn are_told(&self, uid: &str) -> bool {
+        self.told.contains_key(uid)
+    }
+
     /// What it asked for is told again.
     pub fn forget(&mut self, uid: &str) {
         self.told.remove(uid);
@@ -109,7 +114,8 @@ impl Kubernetes {
             return;
         }
         let is_other = self.requests.offers.renew(inventory);
-        if is_other || !self.requests.is_told {
+        let is_all = is_other || !self.requests.is_told;
+        if is_all {
             let waiting = self.pods.values().filter(|(row, _)| row.needs.is_some());
             let waiting: Vec<PodRow> = waiting.map(|(row, _)| row.clone()).collect();
             self.requests.is_told = true;
@@ -117,6 +123,7 @@ impl Kubernetes {
             self.tell_absent();
             self.tell_workloads();
         }
+        self.tell_groups(is_all);
     }
 
     /// Jobs whose pod went, or asks no more, while nobody watched.
@@ -134,13 +141,25 @@ impl Kubernetes {
 
     /// What a pod asks for now.
     pub(super) fn see_request(&mut self, row: &PodRow) {
+        if self.groups.touch(row) {
+            return;
+        }
         let requests = &mut self.requests;
         let Some(inventory) = self.inventory.as_ref().filter(|_| requests.is_told) else { return };
         if requests.leases.contains_key(&row.uid) || self.workloads.suspends(row) {
             return;
         }
         let Some(needs) = &row.needs else { return requests.over(&row.uid) };
-        let devices = requests.offers.devices(inventory, needs, &row.requests);
+        let claimed = self.claims.ask_of(row);
+        let devices = match claimed {
+            None => requests.offers.devices(inventory, needs, &row.requests),
+            Some(Err(why)) => Err(why),
+            Some(Ok(ask)) => {
+                let known = (inventory, self.claims.dra());
+                requests.offers.claimed(known, (needs, ask), &row.requests)
+            }
+        };
+        let is_claimed = !row.claims.is_empty();
         requests.asks(Request {
             of: foreign_of_pod(row),
             profile: needs.profile.clone(),
@@ -150,14 +169,26 @@ impl Kubernetes {
             within: Domain::Node,
             devices,
         });
+        if is_claimed {
+            self.return_claim_of(row);
+        }
     }
 
     /// Gives a pod the node of a lease.
-    pub(super) fn give_node(&mut self, lease: LeaseId, of_pod: PodJob, node: &Name) {
+    pub(super) fn give_node(
+        &mut self,
+        lease: LeaseId,
+        of_pod: PodJob,
+        (topology, placement): (&Topology, &Placement),
+    ) {
+        let Some(node) = &node_of(topology, placement) else {
+            return self.ready.push_back(refused_without_node(lease));
+        };
         let PodJob { pod, .. } = of_pod.clone();
         let key = pod.key();
-        // Another job of the same pod has a lease: this one is of nobody.
-        let is_another = self.requests.leases.contains_key(&pod.uid);
+        // Another job of the same pod has a lease, or its group has: this one is of nobody.
+        let is_placed = self.pods.get(&key).is_some_and(|(row, _)| self.groups.places(row));
+        let is_another = is_placed || self.requests.leases.contains_key(&pod.uid);
         let is_waiting = |row: &PodRow| {
             row.uid == pod.uid && row.node.is_none() && !row.is_deleting && !row.phase.has_ended()
         };
@@ -180,6 +211,8 @@ impl Kubernetes {
             (_, _, false) => Some(format!("node `{node}` has no label `{HOSTNAME}`")),
             _ => None,
         };
+        let claim = self.claims.given(row, topology, placement);
+        let reason = reason.or(claim.as_ref().err().cloned());
         if let Some(reason) = reason {
             return self
                 .ready
@@ -196,10 +229,13 @@ impl Kubernetes {
                 uid: pod.uid.clone(),
                 hostname: hostname.unwrap_or_default(),
             },
+            claim: claim.unwrap_or_default(),
         };
+        let waiting = row.clone();
         self.leases.insert(lease, live);
         self.requests.leases.insert(pod.uid, lease);
-        let objects = pods::Objects { service: None, pods: vec![given] };
+        self.count_claims_of(&waiting);
+        let objects = pods::Objects { group: None, service: None, pods: vec![given] };
         self.cluster.spawn(self.writer.clone().begin(right, pod.namespace, objects));
     }
 
@@ -215,7 +251,9 @@ impl Kubernetes {
         let row = row.filter(|row| row.uid == pod.uid);
         // One that is to end gets no node any more.
         let is_begun = |row: &PodRow| row.node.as_ref() == Some(&node) || lease.phase.is_stopping();
-        let Some(row) = row.filter(is_begun) else { return self.give_node(id, of_pod, &node) };
+        let Some(row) = row.filter(is_begun) else {
+            return self.give_node(id, of_pod, (state.topology(), &lease.placement));
+        };
         let mut live = Live {
             gang: Gang::adopted(1, lease.phase),
             of_pod: Some(of_pod),
@@ -247,7 +285,9 @@ impl Kubernetes {
             PodPhase::Failed(failure) => Some(failure.reason.clone()),
             _ => None,
         });
+        let held = row.cloned();
         self.requests.ended(&pod.uid);
+        held.iter().for_each(|row| self.count_claims_of(row));
         let cause = FailureCause::Program;
         let outcome = match (outcome, failure) {
             (Outcome::Failed(failure), _) => Outcome::Failed(Failure { cause, ..failure }),

@@ -1,17 +1,18 @@
 //! Workloads of others: who is told of them, and how they are started and stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use het_core::{
     Event, JobId, LeaseId, Name, Outcome, Phase, Placement, Rank, State, StopCause, Time, Topology,
 };
 
 use super::listing::Listing;
-use super::requests::foreign_of_pod;
+use super::requests::{PodJob, foreign_of_pod, refused_without_node};
 use super::{Adoption, Kubernetes, Whose};
 use crate::conditions::Waits;
 use crate::names::{Binding, HOSTNAME, ObjectKey};
-use crate::needs;
+use crate::needs::{self, NodeRule};
 use crate::objects::PodRow;
 use crate::owners::{Foreign, ForeignKind, JobOwner};
 use crate::pods::resource_of;
@@ -215,6 +216,30 @@ impl Kubernetes {
         });
     }
 
+    /// Starts a job that is an object of somebody else.
+    pub(super) fn start_foreign(
+        &mut self,
+        lease: LeaseId,
+        (job, object): (JobId, &Foreign),
+        placement: &Placement,
+    ) {
+        let topology = Arc::clone(&self.topology);
+        let on = (&*topology, placement);
+        match named(job, object) {
+            _ if placement.ranks.is_empty() => {
+                self.ready.push_back(refused_without_node(lease));
+            }
+            Some(named) => self.start_workload(lease, named, on),
+            None if object.kind == ForeignKind::Group => {
+                self.start_group(lease, (job, object.owner.clone()), on);
+            }
+            None => {
+                let of_pod = PodJob { job, pod: object.owner.clone() };
+                self.give_node(lease, of_pod, on);
+            }
+        }
+    }
+
     /// Starts the workload of a lease.
     pub(super) fn start_workload(
         &mut self,
@@ -252,19 +277,21 @@ impl Kubernetes {
         if !given.is_for(gang) {
             return Err(OTHER.to_owned());
         }
-        for name in &given.nodes {
-            let known = self.inventory.as_ref().and_then(|inventory| inventory.node(name));
-            let Some(node) = known.filter(|_| !self.removed.contains(name)) else {
-                return Err(format!("node `{name}` is not there any more"));
-            };
-            if !gang.needs.nodes.accepts(&node.labels, &node.taints) {
-                return Err(format!("node `{name}` has other labels than its pods ask for"));
-            }
-            if self.scheduler.binding == Binding::KubeScheduler
-                && !node.labels.contains_key(HOSTNAME)
-            {
-                return Err(format!("node `{name}` has no label `{HOSTNAME}`"));
-            }
+        given.nodes.iter().try_for_each(|name| self.node_will_do(name, &gang.needs.nodes))
+    }
+
+    /// # Errors
+    /// Why pods cannot be on a node that are to be where the rule says.
+    pub(super) fn node_will_do(&self, name: &Name, rule: &NodeRule) -> Result<(), String> {
+        let known = self.inventory.as_ref().and_then(|inventory| inventory.node(name));
+        let Some(node) = known.filter(|_| !self.removed.contains(name)) else {
+            return Err(format!("node `{name}` is not there any more"));
+        };
+        if !rule.accepts(&node.labels, &node.taints) {
+            return Err(format!("node `{name}` has other labels than its pods ask for"));
+        }
+        if self.scheduler.binding == Binding::KubeScheduler && !node.labels.contains_key(HOSTNAME) {
+            return Err(format!("node `{name}` has no label `{HOSTNAME}`"));
         }
         Ok(())
     }
@@ -534,12 +561,12 @@ impl Kubernetes {
 /// A job, the workload that it is, and the uid of that.
 pub(super) type Named<'a> = (JobId, WorkloadName, &'a str);
 /// Where it is to be.
-type On<'a> = (&'a Topology, &'a Placement);
+pub(super) type On<'a> = (&'a Topology, &'a Placement);
 
 /// The workload of a job, where it is one.
 pub(super) fn named(job: JobId, object: &Foreign) -> Option<Named<'_>> {
     match object.kind {
-        ForeignKind::Pod => None,
+        ForeignKind::Pod | ForeignKind::Group => None,
         ForeignKind::Workload(kind) => {
             let key = object.owner.key();
             Some((job, WorkloadName { kind, key }, &object.owner.uid))
@@ -561,7 +588,7 @@ fn waits_for_slot(leased: &Leased) -> Waits {
 }
 
 /// What a placement gives each rank of a workload.
-fn given(topology: &Topology, placement: &Placement) -> Given {
+pub(super) fn given(topology: &Topology, placement: &Placement) -> Given {
     let node = |rank: &Rank| topology.node(rank.node).name.clone();
     let first = placement.ranks.first();
     let grants = first.map(|rank| rank.grants.as_slice()).unwrap_or_default();

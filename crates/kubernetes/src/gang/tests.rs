@@ -14,10 +14,12 @@ fn pod(phase: PodPhase) -> PodRow {
         is_deleting: false,
         rank: None,
         requests,
+        claims: Vec::new(),
         trouble: None,
         needs: None,
         report: None,
         workload: None,
+        group: None,
     }
 }
 
@@ -167,4 +169,22 @@ fn ranks_of_which_nobody_has_heard_are_named() {
     gang.begun(&[true, true, false], None);
     gang.see(1, &pod(PodPhase::Pending));
     assert_eq!(gang.unheard().collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_gang_of_which_a_rank_hangs_is_ended_and_fails_for_that() {
+    let mut gang = running();
+    gang.hung(1, Millis(90_000));
+    assert_eq!(facts(&mut gang), [Fact::Doomed]);
+    gang.see(0, &deleted(failed("", "Error", Some(143))));
+    gang.see_gone(1);
+    check_end(gang, |outcome| {
+        let Outcome::Failed(failure) = outcome else { return false };
+        failure.cause == FailureCause::Stalled && failure.rank == 1
+    });
+    // Who is asked to stop is no longer waited for.
+    let mut gang = running();
+    gang.stop();
+    gang.hung(1, Millis(90_000));
+    assert_eq!(facts(&mut gang), []);
 }

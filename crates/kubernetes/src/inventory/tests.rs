@@ -147,3 +147,31 @@ fn what_is_not_understood_is_named_and_not_offered() {
     assert_eq!(told.inventory.not_understood(), [("example.com/fpga".to_owned(), 1)].into());
     assert_eq!(told.state.topology().devices.len(), 1);
 }
+
+#[test]
+fn a_label_is_the_largest_part_of_the_network_that_lies_within_one_value() {
+    let node = |name: &str, rack: &str, zone: &str| {
+        let labels = [
+            H100,
+            ("fabric.topograph.run/tier-0", rack),
+            ("fabric.topograph.run/tier-1", "spine"),
+            ("zone", zone),
+        ];
+        row(name, &[("nvidia.com/gpu", 8), ("cpu", 8)], &labels)
+    };
+    let level = |rows: Vec<NodeRow>, label: &str| {
+        let mut inventory = Inventory::default();
+        rows.into_iter().for_each(|row| inventory.see(row));
+        inventory.level(label, "nvidia.com/gpu")
+    };
+    let of_racks = || vec![node("a", "r1", "x"), node("b", "r1", "x"), node("c", "r2", "y")];
+    assert_eq!(level(of_racks(), "zone"), Some(Domain::Rack));
+    assert_eq!(level(of_racks()[..2].to_vec(), "zone"), Some(Domain::Pod));
+    assert_eq!(level(of_racks(), "kubernetes.io/hostname"), Some(Domain::Node));
+    let across = vec![node("a", "r1", "x"), node("b", "r1", "y")];
+    assert_eq!(level(across, "zone"), None, "one rack lies in two");
+    // Nodes without the devices have no part in it.
+    let others = [of_racks(), vec![row("d", &[("cpu", 8)], &[])]].concat();
+    assert_eq!(level(others, "zone"), Some(Domain::Rack));
+    assert_eq!(level([of_racks(), vec![gpu_node("e")]].concat(), "zone"), None);
+}

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::needs::{NodeRule, PodNeeds};
-use crate::objects::PodFailure;
+use crate::objects::{PodFailure, PodPhase};
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
 use crate::workloads::SuspendedBy;
 
@@ -32,10 +32,12 @@ fn pod(uid: &str) -> PodRow {
         is_deleting: false,
         rank: None,
         requests: requests(),
+        claims: Vec::new(),
         trouble: None,
         needs: Some(Arc::new(needs)),
         report: None,
         workload: None,
+        group: None,
     }
 }
 

@@ -165,7 +165,8 @@ fn amounts_are_read_as_somebody_wrote_them() {
         assert_eq!(gang.requests.get("nvidia.com/gpu"), Some(&8_000));
         assert!(gang.is_all && gang.refused.is_none());
     }
-    assert!(with(json!({ "limits": { "nvidia.com/gpu": "eight" } })).is_none());
+    let none = with(json!({ "limits": { "nvidia.com/gpu": "eight" } }));
+    assert!(none.is_some_and(|gang| gang.refused.is_some()));
 }
 
 #[test]
@@ -176,6 +177,16 @@ fn a_template_that_cannot_be_read_is_told() {
     let gang = gang_of(WorkloadKind::PyTorchJob, spec, json!({})).expect("it has a master");
     let Some(Unsuitable::NotSupported(why)) = &gang.refused else { panic!("{gang:?}") };
     assert!(why.contains("cannot be read"), "{why}");
+
+    // Of one that has no other the scheduler's name is enough.
+    let only = |name: &str| {
+        let bad = json!({ "spec": { "schedulerName": name, "containers": 3 } });
+        let roles = json!({ "Worker": { "template": bad } });
+        let spec = json!({ "runPolicy": { "suspend": true }, "pytorchReplicaSpecs": roles });
+        gang_of(WorkloadKind::PyTorchJob, spec, json!({}))
+    };
+    assert!(only("heterosis").is_some_and(|gang| gang.refused.is_some()));
+    assert!(only("another").is_none());
 }
 
 #[test]

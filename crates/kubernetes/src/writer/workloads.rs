@@ -105,7 +105,7 @@ impl Writer {
     ) {
         let ObjectKey { namespace, name } = key;
         let object = PodObject::Of { uid: uid.clone(), hostname };
-        let pod = Pod { name, node: node.to_string(), object };
+        let pod = Pod { name, node: node.to_string(), object, claim: None };
         let made = Made { uid: uid.clone(), node: None };
         match self.give_node(&namespace, &pod, &made, &Wanted::default()).await {
             Ok(()) => {
@@ -130,7 +130,7 @@ impl Writer {
 }
 
 /// Who wrote in between does not refuse it.
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     is_final(error) && !matches!(error, Error::Api(status) if status.code == CONFLICT)
 }
 

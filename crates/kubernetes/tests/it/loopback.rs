@@ -6,7 +6,7 @@
 //! so many. Threads come in another order each time, so a run may need to be played again.
 
 mod ask;
-mod body;
+pub mod body;
 mod draw;
 mod faults;
 mod kubelet;

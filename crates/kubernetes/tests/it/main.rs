@@ -2,6 +2,7 @@
 
 mod beginning;
 mod contract;
+mod logs;
 mod loopback;
 mod nodes;
 mod resource;

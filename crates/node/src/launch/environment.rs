@@ -264,7 +264,7 @@ fn devices(spec: &GangSpec, rank: u32) -> String {
             DeviceRow {
                 name: device.name.as_str(),
                 kind: class.kind.as_str(),
-                driver: device.drivers.first().map_or("", |driver| driver.as_str()),
+                driver: spec.launch.drivers.used_on(device).map_or("", |driver| driver.as_str()),
                 class: class.id.as_str(),
                 cores,
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use het_core::{Checkpoint, Elastic, Event, JobId, LeaseId, NodeId, Outcome};
+use het_core::{Checkpoint, Drivers, Elastic, Event, JobId, LeaseId, NodeId, Outcome};
 use het_engine::Engine;
 use het_node::{Node, NodeError};
 
@@ -152,6 +152,20 @@ fn a_stage_that_may_have_other_sizes_is_told_what_its_batch_is_meant_for() {
     let rows = contract_rows(&rig, 0);
     for row in ["HET_DEVICE_COUNT=1", "HET_BATCH_DEVICES=4"] {
         assert!(rows.lines().any(|line| line == row), "no `{row}` in\n{rows}");
+    }
+}
+
+#[test]
+fn a_program_is_told_by_which_of_its_drivers_to_use_a_device() {
+    let mut rig = Rig::new();
+    let mut launch = rig.launch("env");
+    launch.drivers = ["vulkan", "cuda"].into_iter().collect::<Drivers>();
+    rig.start_with(LEASE, launch, vec![rank(&[grant(GPU, 1)], &[])], None);
+    rig.story();
+    let rows = contract_rows(&rig, 0);
+    // The vendor's variable shows a device to any of its drivers.
+    for part in [r#""driver":"vulkan""#, "CUDA_VISIBLE_DEVICES=0"] {
+        assert!(rows.contains(part), "no `{part}` in\n{rows}");
     }
 }
 

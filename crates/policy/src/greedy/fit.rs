@@ -93,7 +93,11 @@ impl<'a> Pass<'a> {
     fn only(&self, group: &Group) -> Option<usize> {
         let fixed = group.bound()?;
         Some(match self.rules.choice {
-            Choice::FixedUntil(_) => group.by_cost(self.opportunity_cost.as_ref())[0],
+            Choice::FixedUntil(_) => {
+                let order = group.by_cost(self.opportunity_cost.as_ref());
+                let possible = order.iter().find(|&&index| group.asks[index].never.is_none());
+                *possible.unwrap_or(&order[0])
+            }
             _ => fixed,
         })
     }

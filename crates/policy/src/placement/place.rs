@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use het_core::{
-    Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason, Share,
-    StageSpec, Topology,
+    Companions, DeviceId, Domain, Drivers, Grant, Name, NodeId, Placement, Rank, RankRule, Reason,
+    Share, StageSpec, Topology,
 };
 
 use super::contents::{Growth, item};
@@ -152,6 +152,14 @@ pub(crate) fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> O
         return None;
     }
     let alternative = &spec.alternatives[index];
+    let word = alternative.selector.word.clone();
+    if let Some(drivers) = alternative.selector.drivers.named() {
+        let mut any = spec.clone();
+        any.alternatives[index].selector.drivers = Drivers::Unknown;
+        if place(cluster, &any, index).is_ok() {
+            return Some(Reason::NoDriver { word, drivers: drivers.to_vec() });
+        }
+    }
     // Somebody may ask for millions.
     let most = cluster.units(&super::accepted(cluster.state(), &alternative.selector, None));
     let mut single = spec.clone();
@@ -161,7 +169,6 @@ pub(crate) fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> O
     };
     let largest = (1..alternative.count.min(most + 1)).rev().find(|&count| fits(count));
     let largest = largest.unwrap_or(0);
-    let word = alternative.selector.word.clone();
     Some(Reason::NeverFits { word, need: alternative.count, largest })
 }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    ByNode, Bytes, DeviceGroup, DeviceId, Free, Grant, HostResources, Isolation, Name, NodeId,
-    Placement, Selector, Share, StageKey, State,
+    ByNode, Bytes, DeviceGroup, DeviceId, Drivers, Free, Grant, HostResources, Isolation, Name,
+    NodeId, Placement, Selector, Share, StageKey, State,
 };
 
 use super::packing::Mix;
@@ -93,7 +93,7 @@ pub struct Pool<'a> {
     /// What is expected to be asked for besides, where that matters.
     expected: Option<Arc<Mix>>,
     /// Filled when first asked for.
-    accepted: BTreeMap<(Name, Bytes, Isolation, Option<usize>), Accepted>,
+    accepted: BTreeMap<(Name, Bytes, Isolation, Drivers, Option<usize>), Accepted>,
 }
 
 impl<'a> Pool<'a> {
@@ -198,7 +198,8 @@ impl<'a> Pool<'a> {
 
     /// The devices that a selector accepts, of one class if one is named.
     pub(crate) fn accepted(&mut self, selector: &Selector, class: Option<usize>) -> Accepted {
-        let key = (selector.word.clone(), selector.memory_min, selector.isolation, class);
+        let Selector { word, memory_min, isolation, drivers, .. } = selector;
+        let key = (word.clone(), *memory_min, *isolation, drivers.clone(), class);
         let state = self.state;
         self.accepted.entry(key).or_insert_with(|| accepted(state, selector, class)).clone()
     }

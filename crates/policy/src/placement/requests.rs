@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, Isolation, Name, RankRule, Reason, Selector, StageSpec,
-    State,
+    Alternative, Bytes, Companions, Domain, Drivers, Isolation, Name, RankRule, Reason, Selector,
+    StageSpec, State,
 };
 
 use super::place::never;
 use super::pool::{Accepted, accepted};
 use crate::Pool;
 
-/// The devices of an alternative: word, number, least memory, and whether it may have those that
-/// only containers can.
-pub(crate) type Wanted = (Name, u32, Bytes, Isolation);
+/// The devices of an alternative: word, number, least memory, whether it may have those that only
+/// containers can, and the drivers of its program.
+pub(crate) type Wanted = (Name, u32, Bytes, Isolation, Drivers);
 
 pub(crate) fn wanted(alternative: &Alternative) -> Wanted {
-    let Selector { word, memory_min, isolation, .. } = &alternative.selector;
-    (word.clone(), alternative.count, *memory_min, *isolation)
+    let Selector { word, memory_min, isolation, drivers, .. } = &alternative.selector;
+    (word.clone(), alternative.count, *memory_min, *isolation, drivers.clone())
 }
 
 /// What decides where an alternative of a stage fits: its devices, what it needs beside them,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State as Shared;
+use axum::response::{IntoResponse, Response};
 use het_core::{JobChange, JobId, Millis, Priority};
 use het_files::Links;
 use het_host::JobDir;
@@ -15,8 +16,9 @@ use het_wire::report::{ExplanationReport, RunReport};
 use het_wire::text::Lang;
 use serde::Deserialize;
 
-use super::auth::{Auth, Verb};
+use super::auth::{Auth, Standing, Verb};
 use super::disk::on_disk;
+use super::following::follow;
 use super::refuse::{ApiError, Body, InPath, InQuery};
 use super::requester::{Acting, CountedBy};
 use super::seen::Seen;
@@ -115,17 +117,23 @@ pub async fn show(
 pub async fn logs(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    standing: Standing,
+    CountedBy(counted_by): CountedBy,
     InPath(selector): InPath<String>,
     InQuery(query): InQuery<LogsQuery>,
-) -> Result<Seen<JobLogs>, ApiError> {
+) -> Result<Response, ApiError> {
     let row = find(&api.0.service, &caller, &selector)?;
     let Some(cluster) = &api.0.cluster else {
         let text = format!("what job {} wrote are files where it ran", row.id);
         return Err(ApiError::new(Code::Conflict, text).hint("`het logs` shows them there"));
     };
+    if query.follow {
+        return follow((api.clone(), standing, &counted_by), cluster, &row, query).await;
+    }
     let items = cluster.logs(JobId(row.id), &row.tenant, query).await;
     let items = items.map_err(|text| ApiError::new(Code::Busy, text).hint("try it again"))?;
-    Seen::by(&api, &caller, JobLogs::new(row.id, row.tenant.clone(), items))
+    let logs = Seen::by(&api, &caller, JobLogs::new(row.id, row.tenant.clone(), items));
+    logs.map(IntoResponse::into_response)
 }
 
 /// In which language sentences are wanted, and how much is to be said.

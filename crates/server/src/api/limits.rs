@@ -27,6 +27,8 @@ const KEYS_MAX: usize = 10_000;
 const WORKERS: Share = Share { of_all: 2, of_a_token: 1 };
 /// Requests that are at the files of jobs at a time.
 const AT_FILES: Share = Share { of_all: 12, of_a_token: 3 };
+/// Callers that follow what a job's pods write, each of whom has connections to many of them.
+const FOLLOWERS: Share = Share { of_all: 16, of_a_token: 4 };
 /// How long a submission waits for a place before it is told to come again.
 const PLACE_WAIT: Duration = Duration::from_secs(10);
 
@@ -53,6 +55,7 @@ pub(super) struct Limits {
     readers: Places,
     planners: Places,
     at_files: Places,
+    followers: Places,
 }
 
 impl Limits {
@@ -60,7 +63,8 @@ impl Limits {
         let tokens = Arc::new(Counts::new(OF_A_TOKEN));
         let origins = Arc::new(Counts::new(OF_AN_ORIGIN));
         let (readers, planners) = (Places::new(WORKERS), Places::new(WORKERS));
-        Self { tokens, origins, readers, planners, at_files: Places::new(AT_FILES) }
+        let (at_files, followers) = (Places::new(AT_FILES), Places::new(FOLLOWERS));
+        Self { tokens, origins, readers, planners, at_files, followers }
     }
 
     /// A place for a request of a token until it is answered.
@@ -93,6 +97,14 @@ impl Limits {
     /// When none comes free for long.
     pub(super) async fn disk(&self, token: &str) -> Result<Working, ApiError> {
         self.at_files.place(token, "too many requests wait for a file system").await
+    }
+
+    /// The same among those who follow what programs write, for as long as they do.
+    ///
+    /// # Errors
+    /// When none comes free for long.
+    pub(super) async fn follower(&self, token: &str) -> Result<Working, ApiError> {
+        self.followers.place(token, "too many callers follow what jobs write").await
     }
 }
 

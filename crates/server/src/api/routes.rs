@@ -41,6 +41,12 @@ const LOGS_QUERY: &[Query] = &[
     Query("rank", Kind::Number, "only this rank"),
     Query("attempt", Kind::Number, "only this attempt; the last of each stage without"),
     Query("tail", Kind::Number, "the last lines of each pod; 10,000 without"),
+    Query(
+        "follow",
+        Kind::Flag,
+        "server-sent events `log` with a piece each (`pod`, `stage`, `attempt`, `rank`, `ranks`, \
+         `text`, `ended`, `missing`) until the job has ended, which `end` says",
+    ),
 ];
 
 const LANG: Query = Query("lang", Kind::Text, "`en` or `zh`");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
 use het_service::{Handle, Replica, Unavailable, calls};
 use het_wire::api::{ArrayPlace, JobRow, Submission};
-use het_wire::job::{Context, TrainingJob, Volumes, begin, parse_after, scratch};
+use het_wire::job::{Context, Trainer, TrainingJob, Volumes, begin, parse_after, scratch};
 use jiff::Zoned;
 
 use super::auth::Verb;
@@ -24,6 +25,7 @@ use super::disk::on_disk;
 use super::refuse::ApiError;
 use super::{Caller, Code, Parts};
 use crate::planning::plan;
+use crate::trainer::{AskedTrainer, Whom};
 
 /// A job as it is to be queued.
 pub(super) struct Specified {
@@ -46,7 +48,7 @@ pub(super) async fn specify(
     parts: &Parts,
     Submitter { service, caller, counted_by }: Submitter<'_>,
     submission: &Submission,
-    job: &TrainingJob,
+    (job, trainer): (&TrainingJob, &AskedTrainer),
     id: JobId,
 ) -> Result<Specified, ApiError> {
     let tenant = job.file.metadata.tenant.as_deref().unwrap_or("default");
@@ -57,7 +59,8 @@ pub(super) async fn specify(
     let user = caller.user.as_deref();
     let workdir = workdir(parts, counted_by, submission, (id, user)).await?;
     let kept = Kept::of(parts, submission).await?;
-    let place = Place { user, scratch, ..kept.context(id, array, &workdir) };
+    let trainer_of = trainer.trainer();
+    let place = Place { user, scratch, trainer: trainer_of, ..kept.context(id, array, &workdir) };
     let spec = resolve(parts, submission, job, &place)?;
     let spec = with_kept_variables(parts, submission, spec, id).await?;
     let (spec, too_large) = with_planned_speeds(parts, counted_by, job, spec).await?;
@@ -70,7 +73,7 @@ pub(super) async fn specify(
     let commit = submission.commit.as_deref().map(Name::from);
     Ok(Specified {
         spec: JobSpec { name, start, commit, ..spec },
-        warnings: warnings.chain(too_large).collect(),
+        warnings: warnings.chain(too_large).chain(trainer.fault.clone()).collect(),
     })
 }
 
@@ -156,13 +159,28 @@ async fn with_planned_speeds(
     Ok(planning.await.map_err(|_| Unavailable::Gone)?)
 }
 
+/// Asks the installed trainer, which may take a while, where the job needs its answer.
+pub(super) async fn asked_trainer(
+    parts: &Parts,
+    job: &TrainingJob,
+) -> Result<AskedTrainer, ApiError> {
+    let (drivers, topology) = (Arc::clone(&parts.drivers), parts.service.topology());
+    let asked = match Whom::of(job) {
+        Whom::Nobody => return Ok(AskedTrainer::default()),
+        whom => tokio::task::spawn_blocking(move || drivers.asked(whom, &topology)),
+    };
+    Ok(asked.await.map_err(|_| Unavailable::Gone)?)
+}
+
 pub(super) fn refuse_impossible(
     parts: &Parts,
     submission: &Submission,
     job: &TrainingJob,
+    trainer: &AskedTrainer,
 ) -> Result<(), ApiError> {
     let kept = Kept::default();
-    let spec = resolve(parts, submission, job, &kept.context(JobId(0), None, "/"))?;
+    let place = Place { trainer: trainer.trainer(), ..kept.context(JobId(0), None, "/") };
+    let spec = resolve(parts, submission, job, &place)?;
     match impossible(&parts.service.topology(), &spec).first() {
         None => Ok(()),
         Some(one) => Err(ApiError::new(Code::Impossible, one.to_string()).hint(one.hint())),
@@ -224,6 +242,7 @@ fn resolve(
         user: place.user,
         scratch: place.scratch,
         volumes: Volumes::Refused,
+        trainer: place.trainer,
     };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }
@@ -284,6 +303,7 @@ struct Place<'a> {
     environment: Option<&'a str>,
     user: Option<&'a str>,
     scratch: Option<Bytes>,
+    trainer: Option<Trainer<'a>>,
 }
 
 impl Kept {
@@ -322,7 +342,7 @@ impl Kept {
         workdir: &'a str,
     ) -> Place<'a> {
         let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
-        Place { job, array, workdir, script, environment, user: None, scratch: None }
+        Place { job, array, workdir, script, environment, user: None, scratch: None, trainer: None }
     }
 }
 

@@ -20,7 +20,7 @@ use super::disk::on_disk;
 use super::refuse::{ApiError, Body, InPath};
 use super::requester::{Acting, CountedBy};
 use super::seen::Seen;
-use super::submission::{Specified, Submitter, refuse_impossible, specify};
+use super::submission::{Specified, Submitter, asked_trainer, refuse_impossible, specify};
 use super::submitted_texts::{check_directory, check_texts};
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
 use crate::served::{JobMaker, SubmitError};
@@ -131,9 +131,11 @@ async fn accept(
     if let Some(cluster) = &parts.cluster {
         return accept_in(&**cluster, submission, job).await;
     }
-    refuse_impossible(parts, submission, job)?;
+    let trainer = asked_trainer(parts, job).await?;
+    refuse_impossible(parts, submission, job, &trainer)?;
     let id = parts.service.new_job_id();
-    let Specified { spec, warnings } = specify(parts, submitter, submission, job, id).await?;
+    let specified = specify(parts, submitter, submission, (job, &trainer), id).await?;
+    let Specified { spec, warnings } = specified;
     let answer = submitted(id, spec.name.to_string(), spec.workdir.clone(), warnings);
     let spec = Arc::new(JobSpec { key, ..spec });
     calls::submit(service, id, spec, submission.begin).await?;

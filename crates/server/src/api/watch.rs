@@ -52,11 +52,18 @@ pub async fn watch(
         Err(_) => Some(Sent::default().event("missed").data("{}")),
     });
     let stream = tokio_stream::iter(first).chain(later).map(Ok);
-    let stream = Until { inner: Box::pin(stream), end: Box::pin(standing.ended(api)) };
+    let stream = until(stream, standing.ended(api));
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
 /// A stream that ends when something else does.
+pub(super) fn until<T>(
+    inner: impl Stream<Item = T>,
+    end: impl Future<Output = ()>,
+) -> impl Stream<Item = T> {
+    Until { inner: Box::pin(inner), end: Box::pin(end) }
+}
+
 struct Until<S, E> {
     inner: Pin<Box<S>>,
     end: Pin<Box<E>>,

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use het_core::JobId;
 use het_kubernetes::{ApiError, Jobs};
-use het_wire::api::LogsQuery;
+use het_wire::api::{FollowedLogs, LogsQuery};
 use het_wire::job::TrainingJob;
 use het_wire::resource;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::WORKDIR;
-use crate::served::{JobMaker, ReadingLogs, SubmitError, Submitting};
+use crate::served::{Ended, JobMaker, ReadingLogs, SubmitError, Submitting};
 
 /// How long logs may take to come.
 const LOGS_MAX: Duration = Duration::from_secs(30);
@@ -100,6 +101,16 @@ impl JobMaker for ClusterJobs {
             let logs = logs.map_err(|_| "the API server does not answer".to_owned())?;
             logs.map_err(|error| told(&error))
         })
+    }
+
+    fn follow_logs(
+        &self,
+        job: JobId,
+        tenant: &str,
+        query: LogsQuery,
+        ended: Ended,
+    ) -> Receiver<FollowedLogs> {
+        self.jobs.follow_logs(job, tenant, query, ended)
     }
 
     fn quotas(&self) -> Option<&str> {

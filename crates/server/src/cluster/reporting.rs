@@ -84,7 +84,7 @@ impl ForeignReports {
         conditions: &ForeignConditions,
     ) {
         let is_over = job.end.is_some();
-        if matches!(object.kind, ForeignKind::Workload(_)) {
+        if matches!(object.kind, ForeignKind::Workload(_) | ForeignKind::Group) {
             let status = resource_status(state, id, job);
             if self.states.get(&id) != Some(&status.state) {
                 self.states.insert(id, status.state.clone());
@@ -119,6 +119,7 @@ fn foreign_waits(state: &State, id: JobId, job: &Job) -> Option<Waits> {
                 | Reason::TooSpread { .. }
                 | Reason::NoCompanions { .. }
                 | Reason::NeverFits { .. }
+                | Reason::NoDriver { .. }
         )
     };
     Some(Waits { is_unschedulable: stage.wait_reasons.iter().any(lacks_nodes), message })

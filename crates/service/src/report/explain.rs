@@ -8,7 +8,7 @@ use het_core::{
 };
 use het_perf::{Rates, StopTimes, Timed};
 use het_policy::{Cadence, Candidate, Policy, Stands, Terms, View, candidates};
-use het_scheduler::{Blocker, Explanation, Situation, WhatIf};
+use het_scheduler::{Blocker, Explanation, PassedOver, Situation, WhatIf};
 use het_wire::API_VERSION;
 use het_wire::report::{
     BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupantReport,
@@ -107,6 +107,7 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
         after: told.after.iter().map(ToString::to_string).collect(),
         follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,
+        passed_over: told.passed_over.iter().map(|one| passed_over(state, one, lang)).collect(),
         blockers: told.blockers.iter().map(|one| blocker(state, one)).collect(),
         what_if: told.what_if.iter().map(|option| what_if(option, lang)).collect(),
         warnings: never_saved
@@ -218,6 +219,13 @@ fn blocker(state: &State, blocker: &Blocker) -> BlockerReport {
         never: blocker.never,
         held_by: blocker.held_by.iter().map(holder).collect(),
     }
+}
+
+fn passed_over(state: &State, passed_over: &PassedOver, lang: Lang) -> String {
+    let PassedOver { word, devices, drivers, of_program } = passed_over;
+    let name = |&id| state.topology().device(id).name.as_str();
+    let names: Vec<&str> = devices.iter().map(name).collect();
+    text::passed_over(lang, word, &names, (drivers, of_program))
 }
 
 fn occupied((device, by): &(Name, Occupant)) -> OccupiedReport {

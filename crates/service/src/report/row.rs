@@ -22,7 +22,8 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         JobState::Queued | JobState::Suspended | JobState::Preempted | JobState::Restarting
     );
     // An alternative that never comes about is not what it waits for, unless all are so.
-    let may_come = |reason: &&Reason| !matches!(reason, Reason::NeverFits { .. });
+    let may_come =
+        |reason: &&Reason| !matches!(reason, Reason::NeverFits { .. } | Reason::NoDriver { .. });
     let reason = current.filter(|_| waits).and_then(|(_, stage)| {
         stage.wait_reasons.iter().find(may_come).or(stage.wait_reasons.first())
     });

@@ -294,6 +294,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::super::check::{Check, drawn};
+    use super::super::linear::Weight;
     use super::super::norm::Kind;
     use super::super::rotation::Rope;
     use super::*;
@@ -330,8 +331,8 @@ mod tests {
         let [_, qkv, qkv_bias, output, output_bias, query_norm, key_norm] = values;
         let q_width = output.len() / HIDDEN;
         Parameters {
-            qkv: Linear { inputs: HIDDEN, weight: qkv, bias: qkv_bias },
-            output: Linear { inputs: q_width, weight: output, bias: output_bias },
+            qkv: Linear { inputs: HIDDEN, weight: Weight::F32(qkv), bias: qkv_bias },
+            output: Linear { inputs: q_width, weight: Weight::F32(output), bias: output_bias },
             query_norm,
             key_norm,
             table,

@@ -1,5 +1,7 @@
 //! Token embeddings, with learned positions where a model has them.
 
+use super::linear::Weight;
+
 /// The tables that tokens are looked up in.
 #[derive(Debug, Clone, Copy)]
 pub struct Embedding<'a> {
@@ -7,7 +9,7 @@ pub struct Embedding<'a> {
     /// What a token's row is multiplied by.
     pub scale: f32,
     /// `[vocabulary, width]`
-    pub tokens: &'a [f32],
+    pub tokens: Weight<'a>,
     /// `[positions, width]`, or empty where positions are not learned
     pub positions: &'a [f32],
 }
@@ -25,10 +27,15 @@ impl Embedding<'_> {
     /// The caller has checked that the tables have every token and every position.
     pub fn forward(&self, tokens: &[u32], positions: &[u32], out: &mut Vec<f32>) {
         let width = self.width;
-        out.clear();
-        for &token in tokens {
-            let row = &self.tokens[token as usize * width..][..width];
-            out.extend(row.iter().map(|value| self.scale * value));
+        out.resize(tokens.len() * width, 0.0);
+        for (row, &token) in out.chunks_exact_mut(width).zip(tokens) {
+            match self.tokens {
+                Weight::F32(table) => {
+                    row.copy_from_slice(&table[token as usize * width..][..width])
+                }
+                Weight::Quantized(table) => table.row(token as usize, row),
+            }
+            row.iter_mut().for_each(|value| *value *= self.scale);
         }
         if self.positions.is_empty() {
             return;
@@ -81,7 +88,7 @@ mod tests {
         assert_eq!(positions, [0, 1, 0, 1, 2]);
         let (table, places) = (drawn(1, 5 * WIDTH), drawn(2, 3 * WIDTH));
         fn embedding<'a>(tokens: &'a [f32], positions: &'a [f32]) -> Embedding<'a> {
-            Embedding { width: WIDTH, scale: 2.5, tokens, positions }
+            Embedding { width: WIDTH, scale: 2.5, tokens: Weight::F32(tokens), positions }
         }
         let forward = |table: &[f32], places: &[f32]| {
             let mut out = Vec::new();

@@ -53,6 +53,7 @@ impl Head<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::check::{Check, drawn};
+    use super::super::linear::Weight;
     use super::*;
 
     fn check(cap: Option<f32>) {
@@ -61,6 +62,7 @@ mod tests {
         const VOCABULARY: usize = 7;
         let (x, weight) = (drawn(1, ROWS * HIDDEN), drawn(2, VOCABULARY * HIDDEN));
         fn head(weight: &[f32], cap: Option<f32>) -> Head<'_> {
+            let weight = Weight::F32(weight);
             Head { linear: Linear { inputs: HIDDEN, weight, bias: &[] }, cap }
         }
         let forward = |x: &[f32], weight: &[f32]| {

@@ -5,6 +5,7 @@
 //! and `db = Σ dy`.
 
 use super::matrix::{add_product, add_rows, product, rows, rows_mut, sized};
+use super::quantized::{Join, Matrix};
 use faer::MatRef;
 use rayon::prelude::*;
 
@@ -16,39 +17,64 @@ const ROWS_AT_ONCE: usize = 16;
 pub struct Linear<'a> {
     pub inputs: usize,
     /// `[outputs, inputs]`
-    pub weight: &'a [f32],
+    pub weight: Weight<'a>,
     /// `[outputs]`, or empty where there is none
     pub bias: &'a [f32],
 }
 
+/// A weight matrix as it is stored.
+#[derive(Debug, Clone, Copy)]
+pub enum Weight<'a> {
+    F32(&'a [f32]),
+    /// Computes forwards only.
+    Quantized(&'a Matrix),
+}
+
 impl Linear<'_> {
     pub fn outputs(&self) -> usize {
-        self.weight.len() / self.inputs
+        match self.weight {
+            Weight::F32(weight) => weight.len() / self.inputs,
+            Weight::Quantized(matrix) => matrix.outputs,
+        }
     }
 
     /// `out[rows, outputs] = x[rows, inputs] Wᵀ + b`
     pub fn forward(&self, x: &[f32], out: &mut [f32]) {
         let width = self.outputs();
-        product(rows_mut(out, width), rows(x, self.inputs), self.transposed());
+        match self.weight {
+            Weight::F32(weight) => {
+                let transposed = rows(weight, self.inputs).transpose();
+                product(rows_mut(out, width), rows(x, self.inputs), transposed);
+            }
+            Weight::Quantized(matrix) => matrix.product(x, out, Join::Replace),
+        }
         self.add_bias(out);
     }
 
     /// `out += x Wᵀ + b`, for results that join a residual stream.
     pub fn add_forward(&self, x: &[f32], out: &mut [f32]) {
         let width = self.outputs();
-        add_product(rows_mut(out, width), rows(x, self.inputs), self.transposed(), 1.0);
+        match self.weight {
+            Weight::F32(weight) => {
+                let transposed = rows(weight, self.inputs).transpose();
+                add_product(rows_mut(out, width), rows(x, self.inputs), transposed, 1.0);
+            }
+            Weight::Quantized(matrix) => matrix.product(x, out, Join::Add),
+        }
         self.add_bias(out);
     }
 
     /// `out[rows, inputs] = upstream[rows, outputs] W`, the gradient of the input.
+    ///
+    /// # Panics
+    ///
+    /// With a quantized weight, which no training uses.
     pub fn backward(&self, upstream: &[f32], out: &mut [f32]) {
+        let Weight::F32(weight) = self.weight else {
+            panic!("gradients go through weights in f32 alone")
+        };
         let width = self.outputs();
-        let weight = rows(self.weight, self.inputs);
-        product(rows_mut(out, self.inputs), rows(upstream, width), weight);
-    }
-
-    fn transposed(&self) -> MatRef<'_, f32> {
-        rows(self.weight, self.inputs).transpose()
+        product(rows_mut(out, self.inputs), rows(upstream, width), rows(weight, self.inputs));
     }
 
     fn add_bias(&self, out: &mut [f32]) {
@@ -153,7 +179,7 @@ mod tests {
 
     fn forward(weight: &[f32], bias: &[f32], x: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; ROWS * OUTPUTS];
-        Linear { inputs: INPUTS, weight, bias }.forward(x, &mut out);
+        Linear { inputs: INPUTS, weight: Weight::F32(weight), bias }.forward(x, &mut out);
         out
     }
 
@@ -163,7 +189,7 @@ mod tests {
         let x = drawn(3, ROWS * INPUTS);
         let check = Check::new(ROWS * OUTPUTS);
         let mut into_x = vec![0.0; x.len()];
-        Linear { inputs: INPUTS, weight: &weight, bias: &bias }
+        Linear { inputs: INPUTS, weight: Weight::F32(&weight), bias: &bias }
             .backward(check.upstream(), &mut into_x);
         let (mut into_weight, mut into_bias) = (vec![0.0; weight.len()], vec![0.0; OUTPUTS]);
         Gradient::Full { weight: &mut into_weight, bias: &mut into_bias }.add(

@@ -125,6 +125,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::super::check::{Check, drawn};
+    use super::super::linear::Weight;
     use super::*;
 
     const ROWS: usize = 3;
@@ -142,8 +143,8 @@ mod tests {
         ];
         fn parameters(values: &[Vec<f32>; 5]) -> Parameters<'_> {
             Parameters {
-                up: Linear { inputs: HIDDEN, weight: &values[1], bias: &values[2] },
-                down: Linear { inputs: 7, weight: &values[3], bias: &values[4] },
+                up: Linear { inputs: HIDDEN, weight: Weight::F32(&values[1]), bias: &values[2] },
+                down: Linear { inputs: 7, weight: Weight::F32(&values[3]), bias: &values[4] },
             }
         }
         let forward = |values: &[Vec<f32>; 5]| {

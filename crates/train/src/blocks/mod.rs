@@ -19,5 +19,6 @@ pub mod math;
 pub mod matrix;
 pub mod mlp;
 pub mod norm;
+pub mod quantized;
 pub mod rotation;
 pub mod scores;

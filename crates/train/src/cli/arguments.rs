@@ -25,7 +25,7 @@ pub enum Command {
     },
     /// Generate requests in words and the job files they ask for
     Dataset(Dataset),
-    /// Turn pairs or plain text into tokens
+    /// Turn conversations, pairs or plain text into tokens
     Tokenize(Tokenize),
     /// Fetch if needed, verify and report the weights, so that a later stage starts warm
     Load {
@@ -38,7 +38,7 @@ pub enum Command {
     Pretrain(Pretrain),
     /// Measure held-out loss and the share of generated job files that are accepted
     Evaluate(Evaluate),
-    /// Write the adapter's model as merged Hugging Face files or as a quantised GGUF
+    /// Write the adapter's model for other programs: merged, as a PEFT adapter, or as a GGUF
     Export(Export),
     /// Write a job file for one request
     Generate(Generate),
@@ -64,6 +64,9 @@ pub enum Command {
     /// Time training steps on random tokens
     #[command(hide = true)]
     BenchStep(BenchStep),
+    /// Time and judge inference in every precision that this processor has instructions for
+    #[command(hide = true)]
+    BenchInference(BenchInference),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -99,12 +102,16 @@ pub struct Dataset {
 
 #[derive(Debug, Args)]
 pub struct Tokenize {
-    /// Directory that `dataset` wrote, or a plain text file
+    /// JSONL, Parquet or text file, or a directory with `train*` and `heldout*` files, such as
+    /// `dataset` writes
     #[arg(long, short)]
     pub input: PathBuf,
     /// Directory to write the tokens to
     #[arg(long, short)]
     pub output: PathBuf,
+    /// The day that a chat template writes as today's, such as 2026-01-31
+    #[arg(long)]
+    pub date: Option<jiff::civil::Date>,
     #[command(flatten)]
     pub weights: Weights,
 }
@@ -178,12 +185,12 @@ pub struct Training {
     /// Checkpoint to continue from
     #[arg(long, env = "HET_RESUME_FROM", value_name = "PATH")]
     pub resume: Option<PathBuf>,
+    /// Format of the arithmetic: `f32` is all that there is for training
+    #[arg(long, env = "HET_PRECISION", default_value = "f32")]
+    pub precision: String,
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
-    /// Precision of weights and arithmetic in training
-    #[arg(long, env = "HET_PRECISION", default_value = "f32")]
-    pub precision: String,
 }
 
 fn size(text: &str) -> Result<Bytes, String> {
@@ -232,11 +239,32 @@ pub struct Pretrain {
     pub model: PathBuf,
 }
 
+#[derive(Debug, Args)]
+pub struct Precision {
+    /// Format of the matrices and of what they are multiplied with
+    #[arg(long, env = "HET_PRECISION", value_enum, default_value = "f32")]
+    pub precision: Number,
+    /// Instructions of integer products; `auto` takes the fastest that this processor has
+    #[arg(long, value_enum, default_value = "auto", value_name = "SET")]
+    pub instructions: InstructionSet,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Precision {
+pub enum Number {
+    #[value(alias = "fp32")]
     F32,
-    /// Weights rounded to int8, arithmetic in f32
+    /// Products of int8 weights and int8 activations
     Int8,
+    /// Products of int4 weights and int8 activations; embedding and head are int8
+    Int4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum InstructionSet {
+    Auto,
+    Portable,
+    Avx2,
+    Avx512Vnni,
 }
 
 #[derive(Debug, Args)]
@@ -249,8 +277,7 @@ pub struct Evaluate {
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
     pub weights: Weights,
-    /// Precision of the weights
-    #[arg(long, value_enum, default_value = "f32")]
+    #[command(flatten)]
     pub precision: Precision,
     /// Suffix of the result names: `loss_LABEL`, `valid_LABEL`, `exact_LABEL`
     #[arg(long)]
@@ -282,18 +309,29 @@ pub struct Export {
     pub output: PathBuf,
     #[command(flatten)]
     pub weights: Weights,
-    /// Write merged Hugging Face files: model.safetensors, config.json, tokenizer.json
+    /// Write merged Hugging Face files: model.safetensors, config.json and those of the tokenizer
     #[arg(long)]
     pub merged: bool,
-    /// Write a GGUF with matrices of this format; needs weights that came as GGUF
+    /// Write a PEFT adapter with the files of the tokenizer
+    #[arg(long)]
+    pub peft: bool,
+    /// The model that the PEFT adapter names as its base [default: the weights' own directory, or
+    /// the name on the hub of a model that `fetch` knows]
+    #[arg(long, value_name = "NAME|DIR", requires = "peft")]
+    pub base: Option<String>,
+    /// Write a GGUF with matrices of this format
     #[arg(long, value_enum)]
     pub gguf: Option<GgufFormat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GgufFormat {
+    /// Four bits and scales; eight in the token table and where rows are no multiple of 256
+    #[value(name = "q4_k")]
+    Q4K,
     #[value(name = "q8_0")]
     Q8_0,
+    F16,
     F32,
 }
 
@@ -313,6 +351,8 @@ pub struct Generate {
     /// Most tokens to write
     #[arg(long, default_value_t = 96, value_name = "TOKENS")]
     pub new_max: usize,
+    #[command(flatten)]
+    pub precision: Precision,
 }
 
 #[derive(Debug, Args)]
@@ -326,6 +366,8 @@ pub struct Score {
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
     pub weights: Weights,
+    #[command(flatten)]
+    pub precision: Precision,
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
@@ -359,4 +401,25 @@ pub struct BenchStep {
     pub steps: u64,
     #[arg(long, default_value = "cpu")]
     pub driver: String,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchInference {
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Text whose next tokens are predicted
+    #[arg(long, short)]
+    pub input: PathBuf,
+    /// Tokens of the text that are used
+    #[arg(long, default_value_t = 4096)]
+    pub tokens: usize,
+    /// Tokens of a sequence
+    #[arg(long, default_value_t = 256)]
+    pub seq: usize,
+    /// Tokens to generate after the first 16 of the text
+    #[arg(long, default_value_t = 128, value_name = "TOKENS")]
+    pub new_max: usize,
+    /// Rounds, each of which times every precision once
+    #[arg(long, default_value_t = 5)]
+    pub repeats: usize,
 }

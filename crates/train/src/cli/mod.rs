@@ -3,6 +3,9 @@
 //! The only place that prints: results on standard output, all else on standard error.
 
 mod arguments;
+mod drivers;
+mod inference_bench;
+mod precision;
 mod stages;
 mod tools;
 mod training;
@@ -10,6 +13,7 @@ mod training;
 use crate::error::{Error, Result};
 use arguments::{Arguments, Command};
 use clap::Parser;
+use serde_json::{Value as Json, json};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -26,10 +30,11 @@ pub fn main() -> ExitCode {
         Command::Export(arguments) => tools::export(&arguments),
         Command::Generate(arguments) => tools::generate(&arguments),
         Command::Score(arguments) => tools::score(&arguments),
-        Command::Drivers { output } => tools::drivers(output),
-        Command::Probe { driver } => tools::probe(&driver),
+        Command::Drivers { output } => drivers::list(output),
+        Command::Probe { driver } => drivers::probe(&driver),
         Command::Tiny { output, seed } => tools::tiny(&output, seed),
         Command::BenchStep(arguments) => training::bench_step(&arguments),
+        Command::BenchInference(arguments) => inference_bench::run(&arguments),
     };
     match result {
         Ok(code) => code,
@@ -53,6 +58,11 @@ fn report(error: &Error) {
 
 fn show(text: &str) -> Result<()> {
     writeln!(std::io::stdout(), "{text}").map_err(|source| Error::Output { source })
+}
+
+fn show_list(kind: &str, items: &[Json]) -> Result<()> {
+    let list = json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": kind, "items": items});
+    show(&list.to_string())
 }
 
 /// Nobody is left to be told of messages that cannot be written.

@@ -1,8 +1,8 @@
 //! The commands that a job's stages run beside training: each reports its progress to the
 //! scheduler.
 
-use super::arguments::{Dataset, Evaluate, Precision, Tokenize, Weights};
-use super::{show, warn};
+use super::arguments::{Dataset, Evaluate, Tokenize, Weights};
+use super::{precision, show, warn};
 use crate::batch::Sequence;
 use crate::cpu::model::Model;
 use crate::error::{IoContext, Result};
@@ -11,7 +11,7 @@ use crate::lora::Adapter;
 use crate::progress::{Progress, Totals};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights as Loaded};
-use crate::{dataset, drivers, int8, tokens};
+use crate::{dataset, drivers, tokens};
 use serde_json::{Map, Value as Json, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,10 +33,15 @@ pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
     let tokenizer = Tokenizer::of(&Source::open(&arguments.weights.weights)?)?;
     let mut totals = Totals::default();
     let (input, output) = (&arguments.input, &arguments.output);
-    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer))?;
+    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer, arguments.date))?;
     totals.samples = (manifest.train_sequences + manifest.held_out_sequences) as u64;
     totals.tokens = (manifest.train_tokens + manifest.held_out_tokens) as u64;
     progress.send(&totals.report(1, 1));
+    if !manifest.unused.is_empty() {
+        let text = format!("nothing was read from `{}`", manifest.unused.join("`, `"));
+        warn(&text);
+        progress.message(&text);
+    }
     progress.done();
     show(&format!(
         "{} training sequences ({} tokens) and {} held-out ones ({} tokens) in {}",
@@ -93,16 +98,10 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
         let adapter = Adapter::open(path, &weights.architecture)?;
         weights.parameters = adapter.merged(&weights.parameters);
     }
-    if arguments.precision == Precision::Int8 {
-        int8::round_weights(&mut weights.parameters);
-    }
+    precision::apply(&arguments.precision, &mut weights)?;
     let weights = Arc::new(weights);
     let mut driver = drivers::start(&name, &weights)?;
-    let detail = match arguments.precision {
-        Precision::F32 => driver.detail(),
-        Precision::Int8 => format!("int8 weights, {}", driver.detail()),
-    };
-    progress.driver(&name, &detail);
+    progress.driver(&name, &driver.detail());
     let label = arguments.label.as_deref();
     let mut results = Map::new();
     // Whoever stopped listening still gets the file.

@@ -1,8 +1,7 @@
 //! The commands that people run by hand.
 
 use super::arguments::{Export, Format, Generate, GgufFormat, Score};
-use super::{show, warn};
-use crate::batch::{Batch, Sequence};
+use super::{precision, show, show_list, warn};
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
@@ -11,7 +10,7 @@ use crate::weights::Source;
 use crate::{cpu, drivers, export, fetch, score, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 pub fn fetch(model: &str) -> Result<ExitCode> {
@@ -36,6 +35,7 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
         let adapter = Adapter::open(path, &weights.architecture)?;
         weights.parameters = adapter.merged(&weights.parameters);
     }
+    precision::apply(&arguments.precision, &mut weights)?;
     let prompt = match arguments.raw {
         true => tokenizer.encode(&arguments.prompt)?,
         false => tokenizer.prompt(&arguments.prompt)?,
@@ -51,56 +51,62 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
 }
 
 pub fn export(arguments: &Export) -> Result<ExitCode> {
-    if !arguments.merged && arguments.gguf.is_none() {
+    let Export { output, merged, peft, gguf, base, .. } = arguments;
+    if !merged && !peft && gguf.is_none() {
         return Err(Error::Usage {
             what: "nothing to export was asked for".into(),
-            hint: "pass `--merged`, `--gguf q8_0` or both",
+            hint: "pass `--merged`, `--peft`, `--gguf q8_0` or several of them",
+        });
+    }
+    if *merged && *peft {
+        return Err(Error::Usage {
+            what: "a merged model and an adapter beside it would be taken for one".into(),
+            hint: "export `--peft` to a directory of its own",
         });
     }
     let source = Source::open(&arguments.weights.weights)?;
-    let mut merged = source.weights()?;
-    if let Some(path) = &arguments.adapter {
-        let adapter = Adapter::open(path, &merged.architecture)?;
-        merged.parameters = adapter.merged(&merged.parameters);
+    let mut weights = source.weights()?;
+    let adapter = match &arguments.adapter {
+        Some(path) => Some(Adapter::open(path, &weights.architecture)?),
+        None => None,
+    };
+    if let Some(adapter) = &adapter {
+        weights.parameters = adapter.merged(&weights.parameters);
     }
     let mut written = Vec::new();
-    if arguments.merged {
-        written.push(export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?);
-    }
-    if let Some(format) = arguments.gguf {
+    // Before the others: what a GGUF cannot say is found before anything is written.
+    if let Some(format) = gguf {
         let format = match format {
-            GgufFormat::Q8_0 => crate::gguf::Format::Q8_0,
-            GgufFormat::F32 => crate::gguf::Format::F32,
+            GgufFormat::Q4K => crate::formats::Format::Q4K,
+            GgufFormat::Q8_0 => crate::formats::Format::Q8_0,
+            GgufFormat::F16 => crate::formats::Format::F16,
+            GgufFormat::F32 => crate::formats::Format::F32,
         };
-        written.push(export::gguf(&merged, &source, format, &arguments.output)?);
+        written.push(export::gguf(&weights, &source, format, output)?);
+    }
+    if *merged || *peft {
+        let tokenizer = Tokenizer::of(&source)?;
+        if *peft {
+            let base = match base {
+                Some(base) => base.clone(),
+                None => source.base_name(&arguments.weights.weights),
+            };
+            let Some(adapter) = &adapter else {
+                return Err(Error::Usage {
+                    what: "`--peft` is of an adapter, and there is none".into(),
+                    hint: "pass `--adapter`, or export `--merged`",
+                });
+            };
+            written.push(export::peft(adapter, &base, &source, &tokenizer, output)?);
+        } else {
+            export::beside(&source, &tokenizer, output)?;
+            written.push(export::hub(&weights, &tokenizer, output)?);
+        }
     }
     for path in written {
         show(&path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A driver may crash the process that starts it, so each is started in one of its own.
-pub fn drivers(format: Format) -> Result<ExitCode> {
-    let items: Vec<Json> = drivers::KNOWN.iter().map(|name| probed(name)).collect();
-    match format {
-        Format::Json => show_list("DriverList", &items)?,
-        Format::Table => {
-            show(&format!("{:<8} {:<7} DETAIL", "DRIVER", "STARTS"))?;
-            for item in &items {
-                let detail = item["detail"].as_str().unwrap_or_default();
-                let starts = if item["starts"] == true { "yes" } else { "no" };
-                let name = item["name"].as_str().unwrap_or_default();
-                show(&format!("{name:<8} {starts:<7} {detail}"))?;
-            }
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn show_list(kind: &str, items: &[Json]) -> Result<()> {
-    let list = json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": kind, "items": items});
-    show(&list.to_string())
 }
 
 /// Shows the tokens and the loss of every line.
@@ -114,6 +120,7 @@ pub fn score(arguments: &Score) -> Result<ExitCode> {
         weights.parameters = adapter.merged(&weights.parameters);
     }
     drop(source);
+    precision::apply(&arguments.precision, &mut weights)?;
     let mut driver = drivers::start(&name, &Arc::new(weights))?;
     let items = score::score(driver.as_mut(), &arguments.input, &lines)?;
     match arguments.output {
@@ -128,42 +135,6 @@ pub fn score(arguments: &Score) -> Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn probed(name: &str) -> Json {
-    let output = std::env::current_exe()
-        .and_then(|program| Command::new(program).args(["probe", name]).output());
-    let (starts, detail) = match output {
-        Ok(output) if output.status.success() => {
-            (true, String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let first = said.lines().find(|line| !line.trim().is_empty());
-            let first = first.map(|line| line.trim_start_matches("error: ").to_owned());
-            (false, first.unwrap_or_else(|| format!("its probe ended with {}", output.status)))
-        }
-        Err(error) => (false, format!("its probe does not start: {error}")),
-    };
-    json!({"name": name, "starts": starts, "detail": detail})
-}
-
-/// Computes one small gradient with the driver.
-pub fn probe(name: &str) -> Result<ExitCode> {
-    let name = drivers::resolve(name, None)?;
-    let weights = Arc::new(tiny::weights(1));
-    let mut driver = drivers::start(&name, &weights)?;
-    let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    driver.use_adapter(&adapter)?;
-    let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
-    let mut gradient = vec![0.0; adapter.values.len()];
-    let loss = driver.gradients(&adapter, &Batch::pack([&sequence], 4), &mut gradient)?;
-    if !loss.is_finite() {
-        let what = "its loss is not a number".to_owned();
-        return Err(Error::DriverFailed { driver: name, what });
-    }
-    show(&driver.detail())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! The commands that train: `finetune`, `pretrain`, and the timing of their steps.
 
 use super::arguments::{self, BenchStep, Finetune, Pretrain, Training};
-use super::{show, warn};
+use super::{precision, show, warn};
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
 use crate::digest::sha256_file;
@@ -13,11 +13,12 @@ use crate::notice::{EXIT_SAVED, Notice};
 use crate::optimiser::{self, AdamW};
 use crate::progress::Progress;
 use crate::saves::Saves;
+use crate::split::{self, Split};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
 use crate::training::{self, Method, Outcome, Places, Settings};
 use crate::weights::{Source, Weights};
-use crate::{drivers, initial, tokens, warm};
+use crate::{drivers, initial, warm};
 use het_core::Bytes;
 use serde_json::{Value as Json, json};
 use std::path::Path;
@@ -70,7 +71,7 @@ pub fn pretrain(arguments: &Pretrain) -> Result<ExitCode> {
 fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode> {
     let notice = Notice::from_environment()?;
     let mut progress = Progress::from_environment();
-    check_precision(&arguments.precision)?;
+    precision::check_training(&arguments.precision)?;
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
     let source = Source::open(weights)?;
@@ -78,7 +79,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     architecture.check_length(arguments.seq)?;
     report_dropout(&architecture, &mut progress);
     let tokenizer = Tokenizer::of(&source)?;
-    let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
+    let data = Split::open(&arguments.data, split::TRAIN, &tokenizer)?;
     let places = places(arguments, &method, &source)?;
     let settings = settings(arguments, method);
     settings.check(&architecture, &data)?;
@@ -155,16 +156,6 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
     }
 }
 
-fn check_precision(precision: &str) -> Result<()> {
-    match precision {
-        "f32" | "fp32" => Ok(()),
-        other => Err(Error::Usage {
-            what: format!("training in `{other}` is not done: weights and arithmetic are f32"),
-            hint: "leave `precision` out of the stage, or pass `--precision f32`",
-        }),
-    }
-}
-
 fn recompute(asked: bool) -> Recompute {
     if asked { Recompute::Layers } else { Recompute::Nothing }
 }
@@ -174,7 +165,7 @@ fn check_memory(
     arguments: &Training,
     settings: &Settings,
     architecture: &Architecture,
-    data: &[Sequence],
+    data: &Split,
     source: &Source,
 ) -> Result<Bytes> {
     let run = Run {
@@ -210,7 +201,8 @@ impl Start {
         };
         let adapter = Adapter::drawn(&weights.architecture, lora, settings.seed);
         let adapter = adapter.map_err(|what| Error::Usage { what, hint: "correct `--target`" })?;
-        Ok(Self::Adapter { adapter, base_model: name.to_owned(), weights: Arc::new(weights) })
+        let base_model = source.base_name(name);
+        Ok(Self::Adapter { adapter, base_model, weights: Arc::new(weights) })
     }
 
     fn into_parts<'a>(
@@ -262,7 +254,7 @@ fn places(arguments: &Training, method: &Method, source: &Source) -> Result<Plac
 
 /// What a resumed run must have in common with the run that it continues, beside its settings.
 fn identity(data: &Path, method: &Method, source: &Source) -> Result<Json> {
-    let mut identity = json!({"data": sha256_file(&data.join(tokens::TRAIN))?});
+    let mut identity = json!({"data": sha256_file(&data.join(split::TRAIN))?});
     if *method != Method::Scratch {
         identity["weights"] = json!(source.sha256()?);
     }

@@ -20,6 +20,11 @@ pub fn read(path: &Path, file: &Gguf) -> Result<(Architecture, Option<Map<String
             return Err(bad_weights(path, what));
         }
     }
+    if let Some(count) = file.get("split.count").and_then(Value::as_u64).filter(|&count| count > 1)
+    {
+        let what = format!("it is one of {count} parts (`split.count`): join them first");
+        return Err(bad_weights(path, what));
+    }
     let vocabulary = file.require_array("tokenizer.ggml.tokens")?.len();
     let refused = |refusal: Refusal| Error::Configuration { path: path.to_owned(), refusal };
     let tied = !file.tensors.contains_key("output.weight");
@@ -30,7 +35,7 @@ pub fn read(path: &Path, file: &Gguf) -> Result<(Architecture, Option<Map<String
     if !file.tensors.contains_key(ROPE_DIVISORS) {
         return Ok((architecture, Some(configuration)));
     }
-    let divisors = file.tensor(ROPE_DIVISORS, architecture.attention.head_size / 2)?;
+    let divisors = file.tensor(ROPE_DIVISORS, &[architecture.attention.head_size / 2])?;
     for rope in &mut architecture.ropes {
         rope.frequencies.iter_mut().zip(&divisors).for_each(|(f, &by)| *f /= f64::from(by));
         if !rope.is_finite() {

@@ -8,4 +8,4 @@ mod harmless;
 pub mod hub;
 pub mod keys;
 mod layers;
-mod rope;
+pub mod rope;

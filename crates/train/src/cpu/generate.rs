@@ -32,12 +32,23 @@ pub fn generate(
         });
     }
     model.reach(reached);
+    // Inside the pool a short step is not handed to it kernel by kernel.
+    rayon::scope(|_| extend(model, prompts, end, new_max))
+}
+
+fn extend(
+    model: &Model,
+    prompts: &[Vec<u32>],
+    end: Option<u32>,
+    new_max: usize,
+) -> Result<Vec<Vec<u32>>> {
     let mut answers = vec![Vec::new(); prompts.len()];
     let mut cache = Cache::new(model, prompts.len());
     let mut active: Vec<usize> = (0..prompts.len()).collect();
     let mut next: Vec<Vec<u32>> = prompts.to_vec();
+    let mut tape = Tape::default();
     for _ in 0..new_max {
-        let chosen = step(model, &mut cache, &next)?;
+        let chosen = step(model, &mut cache, &next, &mut tape)?;
         let mut kept = Vec::new();
         for (place, &token) in chosen.iter().enumerate() {
             if Some(token) != end {
@@ -73,15 +84,19 @@ impl Cache {
 }
 
 /// Appends `tokens` to each sequence and returns the likeliest token after each.
-fn step(model: &Model, cache: &mut Cache, tokens: &[Vec<u32>]) -> Result<Vec<u32>> {
+fn step(
+    model: &Model,
+    cache: &mut Cache,
+    tokens: &[Vec<u32>],
+    tape: &mut Tape,
+) -> Result<Vec<u32>> {
     let (mut bounds, mut positions) = (vec![0], Vec::new());
     for (length, tokens) in cache.lengths.iter_mut().zip(tokens) {
         positions.extend((*length..*length + tokens.len()).map(|position| position as u32));
         *length += tokens.len();
         bounds.push(positions.len());
     }
-    let mut tape = Tape::default();
-    model.extend(&tokens.concat(), &positions, &bounds, &mut cache.layers, &mut tape);
+    model.extend(&tokens.concat(), &positions, &bounds, &mut cache.layers, tape);
     let last: Vec<usize> = bounds[1..].iter().map(|end| end - 1).collect();
     model.most_likely(&tape.input, &last)
 }

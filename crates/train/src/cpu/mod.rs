@@ -15,6 +15,7 @@ use crate::blocks::norm;
 use crate::driver::{Driver, Recompute};
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
+use crate::precision;
 use crate::weights::{Parameters, Weights};
 use layer::{Gradients, Reach, Tape, Workspace};
 use model::{HeadGradients, HeadWorkspace, Model};
@@ -128,9 +129,10 @@ impl Cpu {
 
 impl Driver for Cpu {
     fn detail(&self) -> String {
+        let arithmetic = precision::arithmetic(&self.model.parameters);
         match rayon::current_num_threads() {
-            1 => "f32 arithmetic on 1 cpu thread".to_owned(),
-            threads => format!("f32 arithmetic on {threads} cpu threads"),
+            1 => format!("{arithmetic} on 1 cpu thread"),
+            threads => format!("{arithmetic} on {threads} cpu threads"),
         }
     }
 

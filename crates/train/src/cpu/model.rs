@@ -12,7 +12,7 @@ use crate::blocks::norm::{self, STATISTICS};
 use crate::blocks::rotation::Table;
 use crate::blocks::{loss, math};
 use crate::error::{Error, Result};
-use crate::weights::{Outer, Parameters, Weights};
+use crate::weights::{Parameters, Weights};
 use rayon::prelude::*;
 
 /// Rows of logits that are alive at once: each is a whole vocabulary wide.
@@ -75,12 +75,12 @@ impl Model {
     }
 
     pub fn embedding(&self) -> Embedding<'_> {
-        let Outer { embedding, positions, .. } = &*self.parameters.outer;
+        let outer = &self.parameters.outer;
         Embedding {
             width: self.architecture.hidden,
             scale: self.architecture.embedding_scale,
-            tokens: embedding,
-            positions,
+            tokens: outer.embedding(),
+            positions: &outer.positions,
         }
     }
 

@@ -1,7 +1,10 @@
-//! Generates pairs of a request in words and the Heterosis job file it asks for.
+//! Generates pairs of a request in words and the Heterosis job file it asks for, and reads them
+//! and other [`kinds`] of training data as [`records`].
 //!
 //! Every key of the answer can be read off the request, and the same seed writes the same bytes.
 
+pub mod kinds;
+pub mod records;
 pub mod words;
 
 use crate::error::{Error, IoContext, Result};

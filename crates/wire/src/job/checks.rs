@@ -1,6 +1,7 @@
 //! What a schema cannot say: names that stand for nothing, circles, words that cannot be read.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use het_core::DeviceClass;
 use jiff::Zoned;
@@ -115,6 +116,7 @@ fn stage_problems(
         let at = tree.at(&format!("/alternatives/{row}/devices"));
         device_words(found, at, &alternative.devices, known.classes);
     }
+    driver_problems(found, &stage.needs, tree);
     trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
     checkpoint_problems(found, tree);
     preemption_problems(found, &stage.needs, tree);
@@ -159,6 +161,25 @@ fn device_words(found: &mut Vec<Problem>, at: &Tree, text: &str, classes: &[Devi
         let (message, hint) = (error.to_string(), Some(error.hint()));
         let severity = Severity::Error;
         found.push(Problem { severity, place, length, message, hint });
+    }
+}
+
+/// A device may be declared with any driver, so one that nobody knows is worth a word and no more.
+fn driver_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
+    let rows = (0..needs.alternatives.len()).map(|row| tree.at(&format!("/alternatives/{row}")));
+    let lists = iter::once(tree).chain(rows).filter_map(|of| of.get("drivers"));
+    for item in lists.flat_map(Tree::items) {
+        if let Node::Text(text) = &item.value
+            && !words::drivers().any(|known| known == text)
+        {
+            let hint = match closest(text, words::drivers()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "`het devices` lists the drivers of devices".to_owned(),
+            };
+            let message = format!("`{text}` is no driver that is known: {hint}");
+            let problem = item.problem(message, None);
+            found.push(Problem { severity: Severity::Warning, ..problem });
+        }
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, ArrayMember, BatchRange, Bytes, CheckpointSpec, Companions, Container,
-    ContainerRuntime, DeviceClass, Domain, Elastic, HostResources, JobId, JobSpec, Launch,
+    ContainerRuntime, DeviceClass, Domain, Drivers, Elastic, HostResources, JobId, JobSpec, Launch,
     LogFiles, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule,
     Selector, StageIndex, StageKind, StageSpec, StallRule, StartConditions, Volume, WriteMode,
 };
 
 use super::shape::{
-    BatchFile, BatchRangeFile, BatchRuleFile, CheckpointFile, CheckpointFull, CommandFile,
-    ContainerFile, ContainerFull, DomainFile, ElasticFile, JobFile, LogFilesFile, LogRuleFile,
-    LogsFile, Needs, RanksFile, RuntimeFile, StageFile, StageKindFile, WriteModeFile,
+    AlternativeFile, BatchFile, BatchRangeFile, BatchRuleFile, CheckpointFile, CheckpointFull,
+    CommandFile, ContainerFile, ContainerFull, DomainFile, ElasticFile, JobFile, LogFilesFile,
+    LogRuleFile, LogsFile, Needs, RanksFile, RuntimeFile, StageFile, StageKindFile, WriteModeFile,
 };
 use crate::{quantity, words};
 
@@ -45,6 +45,16 @@ pub struct Context<'a> {
     /// Disk space that a rank of stages may take up that do not say.
     pub scratch: Option<Bytes>,
     pub volumes: Volumes,
+    /// The installed trainer, where programs of the job run on its machine and it said what it has.
+    pub trainer: Option<Trainer<'a>>,
+}
+
+/// A program whose drivers nobody has to name.
+#[derive(Debug, Clone, Copy)]
+pub struct Trainer<'a> {
+    /// Its absolute path.
+    pub program: &'a str,
+    pub drivers: &'a Drivers,
 }
 
 /// Whether containers can be given claims of a namespace.
@@ -84,6 +94,7 @@ impl<'a> Context<'a> {
             user: None,
             scratch: None,
             volumes: Volumes::default(),
+            trainer: None,
         }
     }
 
@@ -247,17 +258,11 @@ fn alternatives(
     let ranks_max = rank_rule(needs).ranks_max(counts);
     rows.into_iter()
         .flat_map(|(text, row)| {
-            let mut needs = needs.clone();
-            if let Some(row) = row {
-                needs.run = row.run.clone().unwrap_or(needs.run);
-                needs.env.extend(row.env.clone());
-                needs.container = row.container.clone().or(needs.container);
-                needs.precision = row.precision.or(needs.precision);
-            }
+            let needs = row.map_or_else(|| needs.clone(), |row| needs_of_row(needs, row));
             let launch = Arc::new(launch(file, stage, &needs, ranks_max, context));
-            let isolation = launch.isolation();
+            let (isolation, drivers) = (launch.isolation(), launch.drivers.clone());
             words(text).into_iter().flat_map(move |(selector, reference)| {
-                let selector = Selector { isolation, ..selector };
+                let selector = Selector { isolation, drivers: drivers.clone(), ..selector };
                 let launch = match &needs.elastic {
                     Some(file) => {
                         let elastic = Some(Elastic { reference, batch: batch_range(file) });
@@ -274,6 +279,57 @@ fn alternatives(
             })
         })
         .collect()
+}
+
+/// What a stage needs in a row of its `alternatives`.
+fn needs_of_row(of_stage: &Needs, row: &AlternativeFile) -> Needs {
+    let mut needs = of_stage.clone();
+    // Drivers are a program's: those of the stage say nothing of another one.
+    if !row.drivers.is_empty() || row.run.is_some() || row.container.is_some() {
+        needs.drivers.clone_from(&row.drivers);
+    }
+    needs.run = row.run.clone().unwrap_or(needs.run);
+    needs.env.extend(row.env.clone());
+    needs.container = row.container.clone().or(needs.container);
+    needs.precision = row.precision.or(needs.precision);
+    needs
+}
+
+/// What a program can compute with: what the file says, or what the trainer said, where it is that.
+fn drivers(needs: &Needs, trainer: Option<Trainer<'_>>) -> Drivers {
+    if !needs.drivers.is_empty() {
+        return needs.drivers.iter().map(String::as_str).collect();
+    }
+    let trainer = trainer.filter(|trainer| leaves_to_trainer(needs, trainer.program));
+    trainer.map_or(Drivers::Unknown, |trainer| trainer.drivers.clone())
+}
+
+/// The name under which programs of a job find the trainer.
+pub const TRAINER: &str = "het-train";
+
+/// Whether the file leaves the drivers of a program to this trainer to say.
+fn leaves_to_trainer(needs: &Needs, trainer: &str) -> bool {
+    let is_it = |word: &str| word == TRAINER || word == trainer;
+    needs.drivers.is_empty()
+        && needs.container.is_none()
+        && only_program(&needs.run).is_some_and(is_it)
+}
+
+/// The same of any program of a job.
+pub(crate) fn asks_trainer(file: &JobFile, trainer: &str) -> bool {
+    file.spec.stages.iter().any(|StageFile { needs, .. }| {
+        let of_row = |row| leaves_to_trainer(&needs_of_row(needs, row), trainer);
+        leaves_to_trainer(needs, trainer) || needs.alternatives.iter().any(of_row)
+    })
+}
+
+/// The program of a command that runs one only; a line may run more than one with these letters.
+fn only_program(run: &CommandFile) -> Option<&str> {
+    match run {
+        CommandFile::Words(words) => words.first().map(String::as_str),
+        CommandFile::Line(line) if line.contains([';', '|', '&', '\n', '`', '(']) => None,
+        CommandFile::Line(line) => line.split_whitespace().next(),
+    }
 }
 
 /// Numbers of devices that a stage may have which asks for so many: that one first, then smaller
@@ -336,6 +392,7 @@ fn launch(
         checkpoint,
         ranks_max,
         precision: needs.precision.map(|format| Name::from(format.word())),
+        drivers: drivers(needs, context.trainer),
         elastic: None,
         inputs: needs.inputs.iter().map(|text| fill(text)).collect(),
         seen_inputs: Vec::new(),

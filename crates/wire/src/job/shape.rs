@@ -154,6 +154,12 @@ pub struct Needs {
     /// Further alternatives that need another program or environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<AlternativeFile>,
+    /// What its program can compute with, in the words of `het devices`, the preferred one first:
+    /// `[cuda, vulkan, cpu]`. It is given only devices that one of these reaches. If absent, the
+    /// `het-train` beside `het` is asked which it has, and any other program may get any device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16), inner(regex(pattern = r"^[a-z0-9][a-z0-9._-]*$")))]
+    pub drivers: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// The image that the program runs in, if not on the machine itself.
@@ -364,6 +370,10 @@ pub struct AlternativeFile {
     pub devices: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<CommandFile>,
+    /// If absent those of the stage, unless `run` or `container` name another program here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16), inner(regex(pattern = r"^[a-z0-9][a-z0-9._-]*$")))]
+    pub drivers: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,11 +3,12 @@
 //!
 //! An object with any of `step total loss samples tokens useful_ms checkpoint{step,path}
 //! result{name:number} measured{batch,accumulation,step_s,exchange_s,gradient_noise} driver detail
-//! message done`; other keys are ignored.
+//! message done silent_ms`; other keys are ignored. `silent_ms` is a supervisor's word: the program
+//! hangs, and has given no sign of life for so long.
 
 use std::collections::BTreeMap;
 
-use het_core::{Checkpoint, Measured, Micro, Progress};
+use het_core::{Checkpoint, Measured, Micro, Millis, Progress};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -29,6 +30,7 @@ pub(super) struct Line {
     pub(super) detail: Option<String>,
     pub(super) message: Option<String>,
     pub(super) done: Option<bool>,
+    pub(super) silent_ms: Option<f64>,
 }
 
 /// How a step goes whose batch follows the noise of its gradient. `None` where that cannot be true.
@@ -74,18 +76,23 @@ pub(super) fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// The line that says the same as `progress`, but for what an engine measures, and names a
-/// checkpoint. Where that is too long for an annotation, without its named figures and its message.
-pub fn to_line(progress: &Progress, checkpoint: Option<&Checkpoint>) -> String {
-    let whole = line(progress, checkpoint);
+/// The line that says the same as `progress`, but for what an engine measures, names a checkpoint,
+/// and says for how long a program that hangs has been silent. Where that is too long for an
+/// annotation, without its named figures and its message.
+pub fn to_line(
+    progress: &Progress,
+    checkpoint: Option<&Checkpoint>,
+    silent: Option<Millis>,
+) -> String {
+    let whole = line(progress, checkpoint, silent);
     if whole.len() <= LINE_BYTES_MAX {
         return whole;
     }
     let (results, message) = (BTreeMap::new(), None);
-    line(&Progress { results, message, ..progress.clone() }, checkpoint)
+    line(&Progress { results, message, ..progress.clone() }, checkpoint, silent)
 }
 
-fn line(progress: &Progress, checkpoint: Option<&Checkpoint>) -> String {
+fn line(progress: &Progress, checkpoint: Option<&Checkpoint>, silent: Option<Millis>) -> String {
     let mut line = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         line.extend(value.map(|value| (name.to_owned(), value)));
@@ -104,6 +111,7 @@ fn line(progress: &Progress, checkpoint: Option<&Checkpoint>) -> String {
     put("measured", progress.measured.as_deref().map(measured_value));
     put("driver", progress.ran_on.as_ref().map(|ran_on| ran_on.as_str().into()));
     put("message", progress.message.clone().map(Value::from));
+    put("silent_ms", silent.map(|silent| silent.0.into()));
     Value::Object(line).to_string()
 }
 
@@ -117,7 +125,6 @@ fn measured_value(measured: &Measured) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use het_core::Millis;
     use proptest::prelude::*;
 
     use super::*;
@@ -128,7 +135,7 @@ mod tests {
         let name = |number: usize| format!("{number}{}", "x".repeat(200)).as_str().into();
         let results = (0..200).map(|number| (name(number), Micro(1))).collect();
         let progress = Progress { step: Some(7), results, ..Progress::default() };
-        let line = to_line(&progress, None);
+        let line = to_line(&progress, None, None);
         assert_eq!(line, "{\"step\":7}");
     }
 
@@ -160,8 +167,10 @@ mod tests {
             };
             let checkpoint = Checkpoint { step, path };
             let mut tally = Tally::default();
-            tally.line(to_line(&progress, Some(&checkpoint)).as_bytes());
+            let silent = total.map(|total| Millis(u64::from(total)));
+            tally.line(to_line(&progress, Some(&checkpoint), silent).as_bytes());
             prop_assert_eq!(tally.take(), (Some(progress), vec![checkpoint]));
+            prop_assert_eq!(tally.take_silent(), silent);
         }
     }
 }

@@ -20,6 +20,7 @@ pub struct Tally {
     checkpoints: Vec<Checkpoint>,
     names: BTreeSet<Name>,
     done: bool,
+    silent: Option<Millis>,
     has_step: bool,
     malformed: Malformed,
     /// Lines so far, empty ones too.
@@ -75,6 +76,12 @@ impl Tally {
         self.done
     }
 
+    /// For how long a program that hangs has been silent, by the newest line that was not asked for
+    /// yet.
+    pub fn take_silent(&mut self) -> Option<Millis> {
+        self.silent.take()
+    }
+
     /// What is new since the last call: progress, then completed checkpoints in order.
     pub fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
         if self.malformed.lines > 0 && !self.malformed.reported {
@@ -121,6 +128,7 @@ impl Tally {
             self.checkpoints.push(Checkpoint { step, path });
         }
         self.done |= line.done.unwrap_or(false);
+        self.silent = line.silent_ms.map(|ms| Millis(whole(ms)));
     }
 }
 

@@ -180,6 +180,10 @@ pub(super) enum ReasonRecord {
         need: u32,
         largest: u32,
     },
+    NoDriver {
+        word: String,
+        drivers: Vec<String>,
+    },
     HeadOfLine {
         blocker: KeyRecord,
     },
@@ -459,6 +463,14 @@ fn name(text: &str) -> het_core::Name {
     text.into()
 }
 
+fn texts(names: &[het_core::Name]) -> Vec<String> {
+    names.iter().map(text).collect()
+}
+
+fn names(texts: &[String]) -> Vec<het_core::Name> {
+    texts.iter().map(|text| text.as_str().into()).collect()
+}
+
 fn same<T: Copy>(value: &T) -> T {
     *value
 }
@@ -487,6 +499,7 @@ reasons! {
     TooSpread { word: text => name, need: same => same, domain: text => name }
     NoCompanions { word: text => name }
     NeverFits { word: text => name, need: same => same, largest: same => same }
+    NoDriver { word: text => name, drivers: texts => names }
     HeadOfLine { blocker: key_out => key_in }
     BetterToWait { word: text => name }
     WouldDelay { blocker: key_out => key_in }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, BatchRange, Bytes, CheckpointSpec, Companions, Container,
-    ContainerRuntime, Domain, Elastic, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match,
-    Micro, Millis, Mount, Name, OutputRule, Planned, PlannedSpeeds, Preemptible, Priority,
+    ContainerRuntime, Domain, Drivers, Elastic, JobSpec, KeptVariables, Launch, LogFiles, LogRule,
+    Match, Micro, Millis, Mount, Name, OutputRule, Planned, PlannedSpeeds, Preemptible, Priority,
     RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec, StallRule, TrainingFiles, Volume,
     WriteMode,
 };
@@ -169,6 +169,9 @@ pub(super) struct LaunchRecord {
     ranks_max: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     precision: Option<String>,
+    /// Absent where nobody said which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    drivers: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     elastic: Option<ElasticRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -420,8 +423,9 @@ fn read_alternative(record: &AlternativeRecord) -> Alternative {
     let memory_min = Bytes(record.memory_min_bytes);
     let launch = read_launch(&record.launch);
     let isolation = launch.isolation();
+    let (word, drivers) = (record.word.as_str().into(), launch.drivers.clone());
     Alternative {
-        selector: Selector { word: record.word.as_str().into(), matches, memory_min, isolation },
+        selector: Selector { word, matches, memory_min, isolation, drivers },
         count: record.count,
         launch: Arc::new(launch),
     }
@@ -444,6 +448,10 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         }),
         ranks_max: launch.ranks_max,
         precision: launch.precision.as_ref().map(ToString::to_string),
+        drivers: launch
+            .drivers
+            .named()
+            .map(|drivers| drivers.iter().map(ToString::to_string).collect()),
         elastic: launch.elastic.map(|Elastic { reference, batch }| ElasticRecord {
             reference,
             batch: batch.map(|BatchRange { min, max }| (min, max)),
@@ -532,6 +540,10 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         }),
         ranks_max: record.ranks_max,
         precision: record.precision.as_deref().map(Into::into),
+        drivers: record
+            .drivers
+            .as_ref()
+            .map_or(Drivers::Unknown, |drivers| drivers.iter().map(String::as_str).collect()),
         elastic: record.elastic.map(|ElasticRecord { reference, batch }| Elastic {
             reference,
             batch: batch.map(|(min, max)| BatchRange { min, max }),
@@ -623,5 +635,20 @@ mod tests {
         let text = serde_json::to_string(&write_planned(&planned)).expect("plain data");
         let records: Vec<PlannedRecord> = serde_json::from_str(&text).expect("as it was written");
         assert_eq!(read_planned(&records, None), planned);
+    }
+
+    #[test]
+    fn drivers_are_read_back_as_they_were_written() {
+        let named = |words: &[&str]| words.iter().copied().collect::<Drivers>();
+        for drivers in [Drivers::Unknown, named(&[]), named(&["vulkan", "cpu"])] {
+            let launch = Arc::new(Launch { drivers: drivers.clone(), ..Launch::default() });
+            let (word, isolation) = ("gpu".into(), launch.isolation());
+            let (matches, memory_min) = (Match::Any, Bytes::ZERO);
+            let selector = Selector { word, matches, memory_min, isolation, drivers };
+            let alternative = Alternative { selector, count: 1, launch };
+            let text = serde_json::to_string(&write_alternative(&alternative)).expect("plain data");
+            let record: AlternativeRecord = serde_json::from_str(&text).expect("as written");
+            assert_eq!(read_alternative(&record), alternative);
+        }
     }
 }

@@ -8,11 +8,11 @@ use anstream::eprintln;
 use het_core::{JobId, JobSpec, Name, StartConditions};
 use het_server::{
     ControlLoopKind, DeviceLockError, DeviceLocks, Home, Impossible, JobDir, LockHolder, Machine,
-    MachineLock, PreparedRun, impossible, keep_environment, keep_job_variables, keep_script,
-    models, plan, take_devices, wait_for_device,
+    MachineLock, PreparedRun, TrainerDrivers, impossible, keep_environment, keep_job_variables,
+    keep_script, models, plan, take_devices, wait_for_device,
 };
 use het_wire::file::Problems;
-use het_wire::job::{Context, TrainingJob, begin, parse_with};
+use het_wire::job::{Context, Trainer, TrainingJob, begin, parse_with};
 use het_wire::report::RunReport;
 use jiff::Zoned;
 use owo_colors::OwoColorize;
@@ -43,9 +43,11 @@ pub(super) fn submit(args: &RunArgs, machine: &mut Machine, home: &Home) -> Resu
             .hint("`het submit` starts a server and queues it there"));
     }
     let variables = environment::variables(&args.environment, request.export())?;
-    let unplaced = job
-        .resolve(&Context::new(&machine.topology.classes, models(), &BTreeMap::new()))
-        .map_err(bad_file)?;
+    let asked_trainer = TrainerDrivers::default().asked_for(&job, &machine.topology);
+    let trainer = asked_trainer.trainer();
+    let (classes, nothing) = (&machine.topology.classes, BTreeMap::new());
+    let context = Context { trainer, ..Context::new(classes, models(), &nothing) };
+    let unplaced = job.resolve(&context).map_err(bad_file)?;
     refuse_impossible(&impossible(&machine.topology, &unplaced))?;
     let mut lock = acquire(args, machine, home, None)?;
     let dir = home.new_job()?;
@@ -55,11 +57,13 @@ pub(super) fn submit(args: &RunArgs, machine: &mut Machine, home: &Home) -> Resu
     };
     fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
     let origin = origin(&request, &args.short, &dir.kept())?;
-    let mut spec = resolve(&job, &text, machine, &dir, (&workdir, &origin, &variables))?;
+    let kept = (workdir.as_path(), &origin, &variables);
+    let mut spec = resolve((&job, trainer), &text, machine, &dir, kept)?;
     let told = job.warnings.to_string();
     let told = Some(told.trim_end().to_owned()).filter(|told| !told.is_empty());
     let planned = plan(&job.file, &machine.topology, &home.calibrations(), &mut spec);
-    let planned = planned.iter().map(|warning| format!("{} {warning}", "warning:".yellow()));
+    let told_of_stages = planned.iter().chain(&asked_trainer.fault);
+    let planned = told_of_stages.map(|warning| format!("{} {warning}", "warning:".yellow()));
     let warnings = told.into_iter().chain(planned).collect();
     announce(&mut lock, home, &dir, spec.name.as_str())?;
     let begins = ends(&workdir);
@@ -113,7 +117,7 @@ fn bad_file(problems: Problems) -> Fail {
 
 /// Keeps what belongs to the job beside its events, and resolves it for this machine.
 fn resolve(
-    job: &TrainingJob,
+    (job, trainer): (&TrainingJob, Option<Trainer<'_>>),
     text: &JobText,
     machine: &Machine,
     dir: &JobDir,
@@ -136,6 +140,7 @@ fn resolve(
         script: script.as_deref(),
         stdin: stdin.as_deref(),
         environment: Some(&environment.to_string_lossy()),
+        trainer,
         ..Context::new(&machine.topology.classes, models(), &nothing)
     };
     let mut spec = job.resolve(&context).map_err(bad_file)?;

@@ -17,7 +17,13 @@ impl Cluster {
             &json!({
                 "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole",
                 "metadata": { "name": "het-gates" },
-                "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["patch"] }],
+                "rules": [
+                    { "apiGroups": [""], "resources": ["pods"], "verbs": ["patch"] },
+                    {
+                        "apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups"],
+                        "verbs": ["create", "delete"],
+                    },
+                ],
             })
             .to_string(),
         );
@@ -115,4 +121,38 @@ fn kube_scheduler_binds_what_is_chosen_here() {
         cluster.told(&["delete", "pod", pod, "--wait=false"]);
     }
     cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn a_gang_that_kube_scheduler_binds_is_a_group() {
+    let Some(cluster) = Cluster::find() else { return };
+    let class = unique("gated-gang");
+    let nodes = ["a", "b"].map(|it| format!("{class}-{it}"));
+    for node in &nodes {
+        let label = format!("NVIDIA-{}", class.to_uppercase());
+        cluster.make_node_with(node, &[("nvidia.com/gpu", 1)], ("nvidia.com/gpu.product", &label));
+        cluster.told(&["label", "node", node, &format!("kubernetes.io/hostname={node}")]);
+    }
+    let first = served(&cluster, &class);
+    assert_eq!(first.code(&["server", "stop"]), Some(0));
+    cluster.allow_gates(&first, &class);
+    begin_with(&cluster, &first, &class, &["--scheduling-gates"]);
+    wait_for("the server", || first.code(&["ps"]) == Some(0));
+    wait_for("the nodes", || nodes.iter().all(|node| first.told(&["devices"]).contains(node)));
+
+    let job = unique("grouped-job");
+    let id = first.submit_stage(&job, "normal", &stage(&["until-notice"], &format!("{class}:2")));
+    cluster.await_state(&job, "running");
+    let pods = cluster.pods(&class, id);
+    assert_eq!(pods.len(), 2);
+    let group = cluster.pod(&pods[0].0)["spec"]["schedulingGroup"]["podGroupName"].take();
+    let group = group.as_str().expect("it is of a group").to_owned();
+    let path = "jsonpath={.spec.schedulingPolicy.gang.minCount}";
+    assert_eq!(cluster.told(&["get", "podgroup", &group, "-o", path]), "2");
+    assert_eq!(first.code(&["cancel", &id.to_string()]), Some(0));
+    wait_for("the group goes with its gang", || {
+        let get = ["get", "podgroup", &group, "--ignore-not-found", "-o", "name"];
+        cluster.told(&get).is_empty()
+    });
+    nodes.iter().for_each(|node| drop(cluster.told(&["delete", "node", node])));
 }

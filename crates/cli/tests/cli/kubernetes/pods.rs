@@ -26,12 +26,12 @@ pub(super) fn pod(
 }
 
 impl Cluster {
-    fn await_phase(&self, name: &str, phase: &str) {
+    pub(super) fn await_phase(&self, name: &str, phase: &str) {
         wait_for(&format!("`{name}` is {phase}"), || self.pod(name)["status"]["phase"] == *phase);
     }
 
     /// Reason and message of the condition that says whether a pod has a node.
-    fn why(&self, name: &str) -> (String, String) {
+    pub(super) fn why(&self, name: &str) -> (String, String) {
         let pod = self.pod(name);
         let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let condition = conditions.into_iter().find(|it| it["type"] == "PodScheduled");

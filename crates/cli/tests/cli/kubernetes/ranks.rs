@@ -147,3 +147,33 @@ fn a_rank_tells_of_its_progress_and_is_given_notice() {
     assert_eq!(served.code(&["cancel", &id.to_string()]), Some(0));
     cluster.told(&["delete", "node", &node]);
 }
+
+#[test]
+fn a_rank_that_hangs_is_started_again() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("hangs");
+    cluster.make_node(&node, 1);
+    let (served, root) = supervising(&cluster, &node);
+    let program = format!(
+        "echo '{{\"step\":3,\"total\":40}}' >> $HET_PROGRESS; \
+         while [ -d {root} ]; do sleep 0.1; done"
+    );
+    let name = unique("hung");
+    let mut train = stage(&["sh", "-c", &program], &format!("{node}:1"));
+    train["stall"] = json!("2s");
+    let id = served.submit_stage(&name, "normal", &train);
+    cluster.await_state(&name, "running");
+    let (pod, _) = cluster.pods(&node, id).pop().expect("it has one");
+    let mut running = rank(&served, &cluster, &pod, &root).spawn().expect("it can be started");
+    wait_for("the next attempt", || {
+        cluster.pods(&node, id).pop().is_some_and(|(next, _)| next != pod)
+    });
+    let told = served.told(&["describe", &id.to_string()]);
+    // Its program runs on, so nothing else can have ended it.
+    assert!(told.contains("came back from 1 fault"), "{told}");
+    let supervisor = Pid::from_raw(running.id() as i32);
+    kill(supervisor, Signal::SIGTERM).expect("it runs");
+    running.wait().expect("it ends");
+    assert_eq!(served.code(&["cancel", &id.to_string()]), Some(0));
+    cluster.told(&["delete", "node", &node]);
+}

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::rig::container;
 use het_core::{
     Action, Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, DeviceId, Domain,
-    Event, Grant, HostResources, Isolation, JobId, JobSpec, Launch, LeaseId, Match, Millis, Node,
-    NodeId, Placement, PlannedSpeeds, Preemptible, Priority, Rank, RankRule, Selector, Share,
-    StageKey, StageKind, StageSpec, StartConditions, State, StopCause, Topology,
+    Drivers, Event, Grant, HostResources, Isolation, JobId, JobSpec, Launch, LeaseId, Match,
+    Millis, Node, NodeId, Placement, PlannedSpeeds, Preemptible, Priority, Rank, RankRule,
+    Selector, Share, StageKey, StageKind, StageSpec, StartConditions, State, StopCause, Topology,
 };
 
 use super::draw::Draw;
@@ -89,6 +89,7 @@ fn job_of(launch: &Launch) -> JobSpec {
         matches: Match::Kind("cpu".into()),
         memory_min: Bytes::ZERO,
         isolation: Isolation::default(),
+        drivers: Drivers::Unknown,
     };
     let stage = StageSpec {
         name: "train".into(),

@@ -155,7 +155,7 @@ impl Kubelets {
             }
             Event::Checkpointed { lease, checkpoint } => {
                 let progress = self.unwritten.remove(&lease).unwrap_or_default();
-                self.annotate(lease, &to_line(&progress, Some(&checkpoint)));
+                self.annotate(lease, &to_line(&progress, Some(&checkpoint), None));
             }
             Event::StageEnded { lease, outcome } => self.end(lease, &outcome),
             fact => return Some(Some(fact)),
@@ -189,7 +189,7 @@ impl Kubelets {
         self.live.remove(&lease);
         self.stopping.remove(&lease);
         if let Some(progress) = self.unwritten.remove(&lease) {
-            self.annotate(lease, &to_line(&progress, None));
+            self.annotate(lease, &to_line(&progress, None, None));
         }
         match outcome {
             Outcome::Finished => return self.set_status(lease, &ended(0)),

@@ -5,11 +5,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Event, Isolation, Job, JobChange, JobId, JobSpec, Launch,
-    Match, Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind,
-    StageSpec, StageState, StartConditions, State,
+    Alternative, Bytes, Companions, Drivers, Event, Job, JobChange, JobId, JobSpec, Launch, Match,
+    Name, PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind, StageSpec,
+    StageState, StartConditions, State,
 };
-use het_kubernetes::{Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits};
+use het_kubernetes::{
+    DeviceOption, Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits,
+};
 use het_service::report::resource_status;
 use het_service::{Change, Unavailable};
 
@@ -30,7 +32,7 @@ pub(in crate::cluster) struct KnownForeign {
     /// What it asked for; nothing was heard of it yet where it is `None`.
     pub request: Option<Request>,
     /// The devices of a job that an earlier server took in, and what a rank of it is.
-    pub shape: Option<(Selector, u32, RankRule)>,
+    pub shape: Option<(Vec<(Selector, u32)>, RankRule)>,
 }
 
 /// What follows from news.
@@ -255,10 +257,10 @@ impl KnownForeign {
     fn asks_for(&self, request: &Request) -> bool {
         match (&self.request, &self.shape, &request.devices) {
             (Some(before), _, _) => before == request,
-            (None, Some((selector, count, ranks)), Ok(devices)) => {
-                *selector == selector_of(devices)
-                    && *count == devices.count.saturating_mul(request.ranks)
-                    && *ranks == rank_rule(request, devices)
+            (None, Some((alternatives, ranks)), Ok(devices)) => {
+                let asked = devices.options.iter();
+                let asked = asked.map(|option| (selector_of(option), count_of(option, request)));
+                alternatives.iter().cloned().eq(asked) && *ranks == rank_rule(request, devices)
             }
             _ => false,
         }
@@ -285,6 +287,7 @@ fn has_lease(state: &State, job: JobId) -> bool {
 fn told(why: &Unsuitable) -> Waits {
     match why {
         Unsuitable::NoNode(message) => Waits { is_unschedulable: true, message: message.clone() },
+        Unsuitable::Incomplete(why) => Waits { is_unschedulable: false, message: why.clone() },
         Unsuitable::NotSupported(what) => Waits {
             is_unschedulable: false,
             message: format!("this scheduler does not consider {what}"),
@@ -295,7 +298,7 @@ fn told(why: &Unsuitable) -> Waits {
 /// The job that an object is.
 fn specify(request: &Request, devices: &PodDevices, quotas: &Quotas) -> JobSpec {
     let owner = &request.of.owner;
-    let PodDevices { count, cores, host, .. } = *devices;
+    let PodDevices { cores, host, .. } = *devices;
     let launch = Launch {
         job: owner.name.as_str().into(),
         stage: STAGE.into(),
@@ -303,14 +306,18 @@ fn specify(request: &Request, devices: &PodDevices, quotas: &Quotas) -> JobSpec 
         ranks_max: request.ranks,
         ..Launch::default()
     };
-    let selector = selector_of(devices);
-    let count_all = count.saturating_mul(request.ranks);
+    let launch = Arc::new(launch);
+    let alternatives = devices.options.iter().map(|option| Alternative {
+        selector: selector_of(option),
+        count: count_of(option, request),
+        launch: Arc::clone(&launch),
+    });
     let stage = StageSpec {
         name: STAGE.into(),
         kind: StageKind::Custom,
         after: Vec::new(),
         follows: Vec::new(),
-        alternatives: vec![Alternative { selector, count: count_all, launch: Arc::new(launch) }],
+        alternatives: alternatives.collect(),
         companions: Companions { cores, host },
         within: request.within,
         ranks: rank_rule(request, devices),
@@ -341,21 +348,29 @@ fn priority_of(request: &Request, quotas: &Quotas) -> Priority {
     request.priority.min(quotas.priority_max(&request.of.owner.namespace))
 }
 
-/// A pod is a rank of a workload.
+/// Of all pods together.
+fn count_of(option: &DeviceOption, request: &Request) -> u32 {
+    option.count.saturating_mul(request.ranks)
+}
+
+/// A pod is a rank of a workload, or of a group.
 fn rank_rule(request: &Request, devices: &PodDevices) -> RankRule {
-    match (request.of.kind, NonZeroU32::new(devices.count)) {
-        (ForeignKind::Workload(_), Some(count)) => RankRule::PerUnits(count),
+    let count = devices.options.first().map_or(0, |option| option.count);
+    match (request.of.kind, NonZeroU32::new(count)) {
+        (ForeignKind::Workload(_) | ForeignKind::Group, Some(count)) => RankRule::PerUnits(count),
         _ => RankRule::PerNode,
     }
 }
 
 /// Two that accept other devices have other words: what is found out of one is remembered by it.
-fn selector_of(devices: &PodDevices) -> Selector {
-    let names: Vec<&str> = devices.classes.iter().map(Name::as_str).collect();
+fn selector_of(option: &DeviceOption) -> Selector {
+    let names: Vec<&str> = option.classes.iter().map(Name::as_str).collect();
     Selector {
-        word: format!("{} ({})", devices.resource, names.join(", ")).as_str().into(),
-        matches: Match::Classes(devices.classes.clone()),
+        word: format!("{} ({})", option.resource, names.join(", ")).as_str().into(),
+        matches: Match::Classes(option.classes.clone()),
         memory_min: Bytes::ZERO,
-        isolation: Isolation::Container,
+        // As it is read from the log, so that the next server knows it for what it was.
+        isolation: Launch::default().isolation(),
+        drivers: Drivers::Unknown,
     }
 }

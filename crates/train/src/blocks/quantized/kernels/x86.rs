@@ -1,0 +1,193 @@
+//! Kernels for AVX2 and for AVX-512 with VNNI.
+//!
+//! Each goes through a panel once for several rows, whose sums stay in registers.
+
+use super::super::{LANES, QUADS_IN_GROUP};
+use super::{Group, Panel, Quad, Rows};
+use bytemuck::cast;
+use std::arch::x86_64::*;
+
+/// Calls `tile::<N>` for as many rows at once as are left, trying each `N` in turn.
+macro_rules! by_rows {
+    ($tile:ident [$($count:literal),+] $panel:expr, $rows:ident, $out:ident) => {
+        let mut done = 0;
+        $(
+            while $out.len() - done >= $count {
+                let out = &mut $out[done..done + $count];
+                $tile::<$count>($panel, $rows.part(done, $count), out);
+                done += $count;
+            }
+        )+
+    };
+}
+
+#[target_feature(enable = "avx2,f16c")]
+pub fn avx2(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+    match panel {
+        Panel::Int8 { quads, scales } => {
+            by_rows!(avx2_int8 [4, 2, 1] (quads, scales), rows, out);
+        }
+        Panel::Int4(groups) => {
+            by_rows!(avx2_int4 [4, 2, 1] groups, rows, out);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub fn avx512_vnni(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+    match panel {
+        Panel::Int8 { quads, scales } => {
+            by_rows!(vnni_int8 [8, 4, 2, 1] (quads, scales), rows, out);
+        }
+        Panel::Int4(groups) => {
+            by_rows!(vnni_int4 [8, 4, 2, 1] groups, rows, out);
+        }
+    }
+}
+
+/// The first `length` quads of each row.
+#[inline(always)]
+fn quads_of<const ROWS: usize>(rows: Rows<'_>, length: usize) -> [&[i32]; ROWS] {
+    let mut all: [&[i32]; ROWS] = [&[]; ROWS];
+    for (index, quads) in all.iter_mut().enumerate() {
+        *quads = &rows.row(index)[..length];
+    }
+    all
+}
+
+/// The quads of the first `length` groups of each row, and the sums of these groups.
+#[inline(always)]
+fn groups_of<const ROWS: usize>(
+    rows: Rows<'_>,
+    length: usize,
+) -> ([&[[i32; QUADS_IN_GROUP]]; ROWS], [&[f32]; ROWS]) {
+    let mut quads: [&[[i32; QUADS_IN_GROUP]]; ROWS] = [&[]; ROWS];
+    let mut sums: [&[f32]; ROWS] = [&[]; ROWS];
+    for (index, (quads, sums)) in quads.iter_mut().zip(&mut sums).enumerate() {
+        *quads = &rows.row(index).as_chunks().0[..length];
+        *sums = &rows.sums[index * rows.groups..][..length];
+    }
+    (quads, sums)
+}
+
+#[target_feature(enable = "avx2")]
+fn avx2_int8<const ROWS: usize>(
+    (quads, scales): (&[Quad], &[f32; LANES]),
+    rows: Rows<'_>,
+    out: &mut [[f32; LANES]],
+) {
+    let ones = _mm256_set1_epi16(1);
+    let values = quads_of::<ROWS>(rows, quads.len());
+    let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+    for (place, weights) in quads.iter().enumerate() {
+        let weights: [__m256i; 2] = cast(*weights);
+        let sizes = [_mm256_abs_epi8(weights[0]), _mm256_abs_epi8(weights[1])];
+        for (sums, values) in sums.iter_mut().zip(&values) {
+            let values = _mm256_set1_epi32(values[place]);
+            for ((sum, weights), sizes) in sums.iter_mut().zip(weights).zip(sizes) {
+                // Two products of values within ±127 fit an i16.
+                let pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(values, weights));
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+            }
+        }
+    }
+    let scales: [__m256; 2] = cast(*scales);
+    for (out, sums) in out.iter_mut().zip(sums) {
+        let low = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[0]), scales[0]);
+        let high = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[1]), scales[1]);
+        *out = cast([low, high]);
+    }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+fn avx2_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+    let (ones, mask) = (_mm256_set1_epi16(1), _mm256_set1_epi8(0xf));
+    let (values, value_sums) = groups_of::<ROWS>(rows, groups.len());
+    let mut sums = [[_mm256_setzero_ps(); ROWS]; 2];
+    for (index, group) in groups.iter().enumerate() {
+        let scales: [__m128i; 2] = cast(group.scales);
+        let leasts: [__m128i; 2] = cast(group.leasts);
+        for (half, sums) in sums.iter_mut().enumerate() {
+            // 16 products of values within 15 and ±127 fit an i16.
+            let mut dots = [_mm256_setzero_si256(); ROWS];
+            for (pair, weights) in group.pairs.iter().enumerate() {
+                let weights: [__m256i; 2] = cast(weights.0);
+                let low = _mm256_and_si256(weights[half], mask);
+                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(weights[half]), mask);
+                for (dot, values) in dots.iter_mut().zip(&values) {
+                    let values = &values[index];
+                    let first = _mm256_maddubs_epi16(low, _mm256_set1_epi32(values[2 * pair]));
+                    let second =
+                        _mm256_maddubs_epi16(high, _mm256_set1_epi32(values[2 * pair + 1]));
+                    *dot = _mm256_add_epi16(*dot, _mm256_add_epi16(first, second));
+                }
+            }
+            let (scale, least) = (_mm256_cvtph_ps(scales[half]), _mm256_cvtph_ps(leasts[half]));
+            for ((sum, dot), value_sums) in sums.iter_mut().zip(dots).zip(&value_sums) {
+                let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot, ones));
+                let value_sum = _mm256_set1_ps(value_sums[index]);
+                let least = _mm256_mul_ps(value_sum, least);
+                *sum = _mm256_add_ps(*sum, _mm256_add_ps(_mm256_mul_ps(dot, scale), least));
+            }
+        }
+    }
+    let [low, high] = sums;
+    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+        *out = cast([low, high]);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn vnni_int8<const ROWS: usize>(
+    (quads, scales): (&[Quad], &[f32; LANES]),
+    rows: Rows<'_>,
+    out: &mut [[f32; LANES]],
+) {
+    // The instruction takes unsigned values of one side: weights become 128 more, and sums begin
+    // with what that adds to them.
+    let flip = _mm512_set1_epi8(-128);
+    let values = quads_of::<ROWS>(rows, quads.len());
+    let mut sums = [_mm512_setzero_si512(); ROWS];
+    for (sum, total) in sums.iter_mut().zip(rows.totals) {
+        *sum = _mm512_set1_epi32(-128 * total);
+    }
+    for (place, weights) in quads.iter().enumerate() {
+        let weights = _mm512_xor_si512(cast(*weights), flip);
+        for (sum, values) in sums.iter_mut().zip(&values) {
+            *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(values[place]));
+        }
+    }
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = cast(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), cast(*scales)));
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn vnni_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+    let mask = _mm512_set1_epi8(0xf);
+    let (values, value_sums) = groups_of::<ROWS>(rows, groups.len());
+    let mut sums = [_mm512_setzero_ps(); ROWS];
+    for (index, group) in groups.iter().enumerate() {
+        let mut dots = [_mm512_setzero_si512(); ROWS];
+        for (pair, weights) in group.pairs.iter().enumerate() {
+            let weights: __m512i = cast(weights.0);
+            let low = _mm512_and_si512(weights, mask);
+            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
+            for (dot, values) in dots.iter_mut().zip(&values) {
+                let values = &values[index];
+                *dot = _mm512_dpbusd_epi32(*dot, low, _mm512_set1_epi32(values[2 * pair]));
+                *dot = _mm512_dpbusd_epi32(*dot, high, _mm512_set1_epi32(values[2 * pair + 1]));
+            }
+        }
+        let scale = _mm512_cvtph_ps(cast(group.scales));
+        let least = _mm512_cvtph_ps(cast(group.leasts));
+        for ((sum, dot), value_sums) in sums.iter_mut().zip(dots).zip(&value_sums) {
+            let dot = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale);
+            let least = _mm512_mul_ps(_mm512_set1_ps(value_sums[index]), least);
+            *sum = _mm512_add_ps(*sum, _mm512_add_ps(dot, least));
+        }
+    }
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = cast(sum);
+    }
+}

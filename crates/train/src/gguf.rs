@@ -124,8 +124,8 @@ impl Gguf {
         for (name, info) in &mut tensors {
             if !info.start.is_multiple_of(alignment) {
                 let what = format!(
-                    "`{name}` begins at byte {} of the values, which is no multiple of `{ALIGNMENT}` \
-                     {alignment}",
+                    "`{name}` begins at byte {} of the values, which is no multiple of \
+                     `{ALIGNMENT}` {alignment}",
                     info.start
                 );
                 return Err(bad_weights(path, what));

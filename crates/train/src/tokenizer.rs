@@ -255,9 +255,8 @@ fn added_around(file: &Gguf, tokens: &[&str], around: [(&str, bool); 2]) -> Resu
         single.insert(place, json!({"SpecialToken": {"id": token, "type_id": 0}}));
         special.insert((*token).to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}));
     }
-    Ok(
-        json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}),
-    )
+    let (kind, pair) = ("TemplateProcessing", json!([]));
+    Ok(json!({"type": kind, "single": single, "pair": pair, "special_tokens": special}))
 }
 
 /// A byte-level BPE in the words of `tokenizer.json`; SmolLM also splits digits one by one.

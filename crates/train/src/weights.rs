@@ -173,7 +173,9 @@ impl Parameters {
         fill: impl Fn(&Buffer) -> Result<Vec<f32>> + Sync,
     ) -> Result<Self> {
         let buffers = buffers(architecture);
-        let values: Vec<Vec<f32>> = buffers.par_iter().map(&fill).collect::<Result<_>>()?;
+        // Of several errors the first in the model's order is told, whichever was found first.
+        let filled: Vec<Result<Vec<f32>>> = buffers.par_iter().map(&fill).collect();
+        let values: Vec<Vec<f32>> = filled.into_iter().collect::<Result<_>>()?;
         let mut outer = Outer::default();
         let mut layers = vec![Layer::default(); architecture.layers.len()];
         for (Buffer { site, kind, .. }, values) in buffers.into_iter().zip(values) {

@@ -92,7 +92,7 @@ fn what_is_not_there_is_refused_by_name() {
         training.env_remove(name);
     }
     let output = training.output().expect("the binary starts");
-    check(output, ["`finetune` computes in f32, and `int8` is asked for", "hint: "]);
+    check(output, ["training computes in f32, and `int8` is asked for", "hint: "]);
     assert!(!scene.path("adapter").exists());
     let output = training.env("HET_PRECISION", "fp32").output().expect("the binary starts");
     assert!(output.status.success(), "{output:?}");

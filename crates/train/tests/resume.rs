@@ -311,7 +311,10 @@ fn what_an_adapter_changes_is_what_was_asked_for() {
     };
     refused(scene.finetune("x", &["--target", "proj"]), "no matrix of a layer is called `proj`");
     refused(scene.full("x", &["--rank", "4"]), "`--method full` trains none");
-    refused(scene.finetune("x", &["--precision", "bf16"]), "training in `bf16` is not done");
+    refused(
+        scene.finetune("x", &["--precision", "bf16"]),
+        "computes in f32, and `bf16` is asked for",
+    );
     refused(scene.finetune("x", &["--beta2", "1"]), "`--beta2` must be from 0 to below 1");
     refused(scene.full("x", &["--memory", "1MiB"]), "this run needs about");
     assert!(!scene.path("x").exists());

@@ -47,7 +47,7 @@ pub fn check_training(wanted: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage {
-        what: format!("`finetune` computes in f32, and `{wanted}` is asked for"),
+        what: format!("training computes in f32, and `{wanted}` is asked for"),
         hint: "leave out `--precision` and the stage's `precision:`, or say `fp32`",
     })
 }

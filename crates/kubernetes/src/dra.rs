@@ -128,7 +128,12 @@ impl Dra {
             return PoolChange::default();
         }
         let pool = (row.driver.clone(), row.pool.clone());
-        let mut change = self.see_slice_gone(&row.name.clone());
+        let is_of_another =
+            |before: &SliceRow| (&before.driver, &before.pool) != (&pool.0, &pool.1);
+        let mut change = match self.slices.get(&row.name).is_some_and(is_of_another) {
+            true => self.see_slice_gone(&row.name),
+            false => PoolChange::default(),
+        };
         self.pools.entry(pool.clone()).or_default().slices.insert(row.name.clone());
         self.slices.insert(row.name.clone(), row);
         change.add(self.renew(&pool));

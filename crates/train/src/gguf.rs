@@ -44,14 +44,6 @@ impl Value {
         }
     }
 
-    pub fn as_f32(&self) -> Option<f32> {
-        match *self {
-            Value::F32(v) => Some(v),
-            Value::F64(v) => Some(v as f32),
-            _ => None,
-        }
-    }
-
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Value::Text(text) => Some(text),

@@ -185,12 +185,6 @@ impl TensorFile {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
-    /// The values of a tensor as they are stored, where it has this type.
-    pub fn bytes_of(&self, name: &str, dtype: Dtype) -> Option<&[u8]> {
-        let info = self.header.info(name).filter(|info| info.dtype == dtype)?;
-        Some(self.values(info))
-    }
-
     fn values(&self, info: &TensorInfo) -> &[u8] {
         let (start, end) = info.data_offsets;
         &self.bytes[self.values_at + start..self.values_at + end]

@@ -39,11 +39,6 @@ impl Notice {
         Ok(Self { signalled, file: file.map(PathBuf::from) })
     }
 
-    /// Watches a file alone.
-    pub fn of_file(file: PathBuf) -> Self {
-        Self { signalled: Arc::default(), file: Some(file) }
-    }
-
     /// Why to stop, once someone asked.
     pub fn reason(&self) -> Option<String> {
         if self.signalled.load(Ordering::Relaxed) {

@@ -84,10 +84,6 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    pub fn token_of(&self, id: u32) -> Option<String> {
-        self.inner.id_to_token(id)
-    }
-
     /// The token that ends a text, by its id.
     pub fn end_of_text(&self) -> Option<u32> {
         self.special.eos.as_ref().and_then(|token| self.id_of(token)).or(self.end)

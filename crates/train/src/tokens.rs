@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-pub use crate::split::{HELD_OUT, TRAIN};
+use crate::split::{HELD_OUT, TRAIN};
 
 /// Plain text is cut into sequences of this many tokens.
 const TEXT_LENGTH: usize = 256;

@@ -3,7 +3,7 @@
 //! `reference/data.py` made the expected numbers.
 
 use het_train::error::Error;
-use het_train::split::{INDEX_BYTES, ReadAt, Split};
+use het_train::split::{self, INDEX_BYTES, ReadAt, Split};
 use het_train::tokenizer::Tokenizer;
 use het_train::tokens;
 use het_train::weights::Source;
@@ -72,7 +72,7 @@ fn tokenised(directory: &Path, records: Vec<Json>, tokenizer: &Tokenizer) -> Spl
     lines(&input.join("heldout.jsonl"), [records[0].clone()]);
     lines(&input.join("train.jsonl"), records);
     tokens::tokenize(&input, &output, tokenizer, None).expect("it is known");
-    Split::open(&output, tokens::TRAIN, tokenizer).expect("it was written")
+    Split::open(&output, split::TRAIN, tokenizer).expect("it was written")
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn other_ways_to_write_a_conversation_are_the_same_conversation() {
     let manifest = tokens::tokenize(&input, &output, &tokenizer, None).expect("it is known");
     assert_eq!((manifest.train_sequences, manifest.held_out_sequences), (chats.len() - 1, 1));
     assert_eq!(manifest.unused, ["id"]);
-    let split = Split::open(&output, tokens::HELD_OUT, &tokenizer).expect("it was written");
+    let split = Split::open(&output, split::HELD_OUT, &tokenizer).expect("it was written");
     check(&split, 0, chats[1]);
 }
 
@@ -187,7 +187,7 @@ fn a_split_reads_its_index_and_the_sequences_that_are_asked_for() {
         .map(|index| json!({"text": "a spider has legs ".repeat(1 + index % 40)}))
         .collect();
     let whole = tokenised(directory.path(), records, &tokenizer);
-    let path = directory.path().join("tokens").join(tokens::TRAIN);
+    let path = directory.path().join("tokens").join(split::TRAIN);
     let bytes = fs::read(&path).expect("it was written");
     let (asked, largest) = (Arc::default(), Arc::default());
     let counting =
@@ -223,10 +223,10 @@ fn the_first_record_decides_and_others_are_held_to_it() {
     // What was there stays.
     lines(&input, [text.clone(), text.clone(), text]);
     tokens::tokenize(&input, &output, &tokenizer, None).expect("it is one kind");
-    let before = fs::read(output.join(tokens::TRAIN)).expect("written");
+    let before = fs::read(output.join(split::TRAIN)).expect("written");
     lines(&input, [json!({"words": 1})]);
     let error = tokens::tokenize(&input, &output, &tokenizer, None).expect_err("it is of no kind");
     assert!(matches!(error, Error::Record { .. }) && error.hint().is_some(), "{error}");
-    assert_eq!(fs::read(output.join(tokens::TRAIN)).expect("still there"), before);
+    assert_eq!(fs::read(output.join(split::TRAIN)).expect("still there"), before);
     assert!(output.join("tokens.json").exists());
 }

@@ -11,7 +11,7 @@ use crate::lora::Adapter;
 use crate::progress::{Progress, Totals};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights as Loaded};
-use crate::{dataset, drivers, tokens};
+use crate::{dataset, drivers, split, tokens};
 use serde_json::{Map, Value as Json, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
     let name = drivers::chosen(&arguments.driver)?;
     let source = Source::open(&arguments.weights.weights)?;
     let tokenizer = Tokenizer::of(&source)?;
-    let data = tokens::read(&arguments.data, tokens::HELD_OUT, &tokenizer)?;
+    let data = tokens::read(&arguments.data, split::HELD_OUT, &tokenizer)?;
     let mut weights = source.weights()?;
     drop(source);
     if let Some(path) = &arguments.adapter {

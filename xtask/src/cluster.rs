@@ -2,6 +2,7 @@
 
 mod audit;
 mod binaries;
+mod chart;
 mod control_plane;
 mod faults;
 mod image;

@@ -12,6 +12,8 @@ pub struct Free {
     shares: Vec<i64>,
     /// Of what each node has beside its devices, what is held: so much may be missing of it.
     host_held: Vec<HostResources>,
+    /// The same that others use; what is held may be held of it.
+    host_taken: Vec<HostResources>,
     /// Whole units by group of device.
     units: Vec<Units>,
 }
@@ -25,12 +27,13 @@ struct Units {
 }
 
 impl Free {
-    /// So much of each device, and all memory.
+    /// So much of each device, and all that nodes have beside.
     pub fn all_of(index: &Index, shares: &[Share]) -> Self {
         let none = |group: &DeviceGroup| Units { all: 0, by_row: vec![0; group.members.len()] };
         let mut free = Self {
             shares: shares.iter().map(|share| i64::from(share.0)).collect(),
             host_held: vec![HostResources::NONE; index.devices.len()],
+            host_taken: vec![HostResources::NONE; index.devices.len()],
             units: index.device_groups.iter().map(none).collect(),
         };
         for (share, at) in shares.iter().zip(&*index.memberships) {
@@ -53,7 +56,13 @@ impl Free {
 
     /// What is left of a node beside its devices.
     pub fn host(&self, topology: &Topology, node: NodeId) -> HostResources {
-        topology.node(node).host.minus(self.host_held[node.index()])
+        let used = self.host_held[node.index()].plus(self.host_taken[node.index()]);
+        topology.node(node).host.minus(used)
+    }
+
+    /// Others use so much of a node beside its devices.
+    pub fn take_host(&mut self, node: NodeId, amount: HostResources) {
+        self.host_taken[node.index()] = amount;
     }
 
     /// Whole units of a group of device; a row of [`Index::device_groups`].

@@ -10,17 +10,25 @@ pub struct HostResources {
     pub scratch: Bytes,
     /// Bytes a second from its disk, or over the network from where data lie.
     pub read: Bytes,
+    /// How many may run at once: each rank asks for one where there is a limit.
+    pub tasks: u64,
 }
 
 impl HostResources {
-    pub const NONE: Self = Self { memory: Bytes(0), scratch: Bytes(0), read: Bytes(0) };
+    pub const NONE: Self = Self { memory: Bytes(0), scratch: Bytes(0), read: Bytes(0), tasks: 0 };
 
     /// What a node has of which nobody said how much: all that ranks could ask for together fits.
     pub const UNLIMITED: Bytes = Bytes(1 << 62);
+    pub const TASKS_UNLIMITED: u64 = 1 << 62;
 
-    /// So much memory, and a disk of which nobody said more.
+    /// So much memory, a disk of which nobody said more, and no limit of tasks.
     pub const fn with_memory(memory: Bytes) -> Self {
-        Self { memory, scratch: Self::UNLIMITED, read: Self::UNLIMITED }
+        Self {
+            memory,
+            scratch: Self::UNLIMITED,
+            read: Self::UNLIMITED,
+            tasks: Self::TASKS_UNLIMITED,
+        }
     }
 
     fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
@@ -28,6 +36,7 @@ impl HostResources {
             memory: Bytes(of(self.memory.0, other.memory.0)),
             scratch: Bytes(of(self.scratch.0, other.scratch.0)),
             read: Bytes(of(self.read.0, other.read.0)),
+            tasks: of(self.tasks, other.tasks),
         }
     }
 
@@ -55,6 +64,9 @@ impl HostResources {
 
     /// Whether there is enough of each.
     pub fn fits(self, free: Self) -> bool {
-        self.memory <= free.memory && self.scratch <= free.scratch && self.read <= free.read
+        self.memory <= free.memory
+            && self.scratch <= free.scratch
+            && self.read <= free.read
+            && self.tasks <= free.tasks
     }
 }

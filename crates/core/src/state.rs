@@ -108,6 +108,7 @@ pub struct State {
     /// What others use of a class of a node's devices, and of which devices it is counted off.
     taken: BTreeMap<(NodeId, usize), Share>,
     taken_of: BTreeMap<DeviceId, Share>,
+    host_taken: BTreeMap<NodeId, HostResources>,
     /// By device: capacity of what is up and not taken by others, zero for what is down.
     service: Vec<Share>,
     held: Vec<Share>,
@@ -315,6 +316,7 @@ impl State {
             absent: BTreeSet::new(),
             taken: BTreeMap::new(),
             taken_of: BTreeMap::new(),
+            host_taken: BTreeMap::new(),
             service: index.capacity.clone(),
             held: vec![Share::ZERO; topology.devices.len()],
             charged: vec![ShareMillis::ZERO; topology.devices.len()],
@@ -545,9 +547,19 @@ impl State {
         &self.service
     }
 
-    /// What no rank holds of a node beside its devices.
+    /// What no rank holds and nobody else uses of a node beside its devices.
     pub fn host_free(&self, node: NodeId) -> HostResources {
         self.free.host(&self.topology, node)
+    }
+
+    /// What others use of a node beside its devices.
+    pub fn host_taken(&self, node: NodeId) -> HostResources {
+        self.host_taken.get(&node).copied().unwrap_or_default()
+    }
+
+    /// The nodes of which others use something beside devices.
+    pub fn hosts_taken(&self) -> impl Iterator<Item = (NodeId, HostResources)> + '_ {
+        self.host_taken.iter().map(|(node, amount)| (*node, *amount))
     }
 
     /// What a policy carried from its last decision.

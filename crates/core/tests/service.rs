@@ -99,6 +99,23 @@ fn what_others_use_is_counted_off_where_no_lease_is() {
 }
 
 #[test]
+fn what_others_use_beside_devices_is_not_free_and_goes_with_the_node() {
+    let mut state = state(1);
+    let node = NodeId(0);
+    let all = state.host_free(node);
+    let amount = HostResources { memory: Bytes(all.memory.0 / 4), ..HostResources::NONE };
+    apply(&mut state, &Event::HostTaken { node, amount });
+    assert_eq!(state.host_free(node), all.minus(amount));
+    let own = state.topology().only(node);
+    apply(&mut state, &Event::NodeRemoved { name: own.nodes[0].name.clone() });
+    let mut guest = own;
+    guest.nodes[0].name = "guest".into();
+    apply(&mut state, &Event::NodesJoined { nodes: Arc::new(guest) });
+    assert_eq!(state.topology().node(node).name, "guest");
+    assert_eq!(state.host_free(node), all);
+}
+
+#[test]
 fn the_row_of_a_node_that_left_waits_for_whoever_is_named_there() {
     let mut state = state(1);
     let own = state.topology().only(NodeId(0));

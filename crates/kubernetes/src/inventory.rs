@@ -16,7 +16,7 @@ use crate::dra::{Claimable, claimed};
 use crate::names::HOSTNAME;
 use crate::network::{Network, NetworkObjects};
 use crate::objects::NodeRow;
-use crate::resources::{CPU, is_device};
+use crate::resources::{CPU, MEMORY, PODS, Requests, SCRATCH, host_of, is_device};
 
 /// Larger than any device: what more somebody asks for makes no difference.
 const TAKEN_MAX: u64 = Share::units(100_000).0 as u64;
@@ -52,6 +52,8 @@ struct Told {
     is_suspected: bool,
     /// By class id.
     taken: BTreeMap<Name, Share>,
+    /// Beside devices.
+    host_taken: HostResources,
 }
 
 impl Inventory {
@@ -73,6 +75,7 @@ impl Inventory {
                 is_lost: state.is_lost(id),
                 is_suspected: state.is_suspected(id),
                 taken: taken.filter(|(_, share)| *share > Share::ZERO).collect(),
+                host_taken: state.host_taken(id),
             };
             self.told.insert(topology.node(id).name.clone(), told);
         }
@@ -317,8 +320,14 @@ impl Inventory {
             match self.rows.get(&name) {
                 Some(&id) => {
                     let others = self.others.get(&name);
+                    let is_so = (id, row.is_ready, repels);
                     let taken = taken(row, others, &self.table);
-                    told.differences((id, row.is_ready, repels), &taken, topology, &mut events);
+                    told.differences(is_so, &taken, topology, &mut events);
+                    let taken = others.map_or(HostResources::NONE, host_of);
+                    if told.host_taken != taken {
+                        told.host_taken = taken;
+                        events.push(Event::HostTaken { node: id, amount: taken });
+                    }
                 }
                 None => drop(self.changed.insert(name)),
             }
@@ -336,9 +345,6 @@ struct Slots {
     known: Known,
     names: BTreeSet<Name>,
 }
-
-/// By resource, in thousandths.
-pub(crate) type Requests = BTreeMap<String, u64>;
 
 impl Told {
     fn differences(
@@ -426,10 +432,12 @@ fn described(
         }
     }
     let of = |resource| Bytes(amount(resource) / 1_000);
+    let limits_pods = row.allocatable.contains_key(PODS);
     let host = HostResources {
-        memory: of("memory"),
-        scratch: of("ephemeral-storage"),
+        memory: of(MEMORY),
+        scratch: of(SCRATCH),
         read: HostResources::UNLIMITED,
+        tasks: if limits_pods { amount(PODS) / 1_000 } else { HostResources::TASKS_UNLIMITED },
     };
     let (rack, pod) = network.around(row);
     topology.nodes.push(Node { name: row.name.clone(), host, rack, pod });

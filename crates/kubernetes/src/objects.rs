@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::names::{self, Binding, GATE, ObjectKey, RankLabels, Scheduler};
 use crate::needs::{self, NodeRule, Operator, PodNeeds, Requirement, Tolerated};
 use crate::quantity::{Amount, amounts};
-use crate::resources::is_device;
+use crate::resources::{PODS, is_device};
 use crate::workload_kinds::{WorkloadName, controller_of};
 
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
@@ -610,6 +610,7 @@ impl PodSpec {
         }
         requests.extend(self.resources.requested());
         add(&mut requests, &amounts(&self.overhead));
+        requests.insert(PODS.to_owned(), 1_000);
         requests
     }
 }

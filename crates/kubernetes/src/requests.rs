@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Bytes, Domain, HostResources, Name, Priority};
+use het_core::{Domain, HostResources, Name, Priority};
 use tokio::sync::mpsc;
 
 use crate::dra::{AskOption, ClaimAsk, Dra, NoRule, claimed};
@@ -12,7 +12,7 @@ use crate::jobs::JobNews;
 use crate::needs::{NodeRule, PodNeeds};
 use crate::owners::Foreign;
 use crate::quotas::QuotasNews;
-use crate::resources::{CPU, Devices, counted};
+use crate::resources::{CPU, Devices, counted, host_of};
 
 /// What only more or other nodes can change, and what nothing can.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,7 +132,7 @@ impl Offers {
             named_alike(&self.names, &classes, is_it).map(|()| classes)
         });
         let options = vec![DeviceOption { classes: known.clone()?, resource, count }];
-        Ok(PodDevices { options, cores, host: host(requests) })
+        Ok(PodDevices { options, cores, host: host_of(requests) })
     }
 
     /// The same of a pod with a claim.
@@ -177,7 +177,7 @@ impl Offers {
             Some(why) if options.is_empty() => Err(why),
             _ => {
                 let cores = requests.get(CPU).map_or(0, |amount| amount.div_ceil(1_000)) as u32;
-                Ok(PodDevices { options, cores, host: host(requests) })
+                Ok(PodDevices { options, cores, host: host_of(requests) })
             }
         }
     }
@@ -200,15 +200,6 @@ fn named_alike(
         }
     }
     Ok(())
-}
-
-fn host(requests: &BTreeMap<String, u64>) -> HostResources {
-    let of = |name: &str| Bytes(requests.get(name).copied().unwrap_or_default().div_ceil(1_000));
-    HostResources {
-        memory: of("memory"),
-        scratch: of("ephemeral-storage"),
-        ..HostResources::default()
-    }
 }
 
 /// Kinds of devices that a claim may tell apart: it cannot have some of a class and not others.

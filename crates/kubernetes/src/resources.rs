@@ -2,13 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use het_core::Name;
+use het_core::{Bytes, HostResources, Name};
 
 /// The cores of a node.
 pub(crate) const CPU: &str = "cpu";
+pub(crate) const MEMORY: &str = "memory";
+pub(crate) const SCRATCH: &str = "ephemeral-storage";
+/// How many a node may have; each pod is one.
+pub(crate) const PODS: &str = "pods";
 /// What begins the names of resources that are no devices.
 const NO_DEVICES: [&str; 2] = ["hugepages-", "attachable-volumes-"];
-const PLAIN: [&str; 4] = [CPU, "memory", "pods", "ephemeral-storage"];
+const PLAIN: [&str; 4] = [CPU, MEMORY, PODS, SCRATCH];
+
+/// By resource, in thousandths.
+pub(crate) type Requests = BTreeMap<String, u64>;
 
 /// Whether so called resources are devices.
 pub(crate) fn is_device(resource: &str) -> bool {
@@ -30,7 +37,7 @@ pub(crate) struct Devices {
 ///
 /// # Errors
 /// What of it is not considered: one phrase.
-pub(crate) fn counted(requests: &BTreeMap<String, u64>) -> Result<(Devices, u32), String> {
+pub(crate) fn counted(requests: &Requests) -> Result<(Devices, u32), String> {
     let asked = || requests.iter().filter(|(_, amount)| **amount > 0);
     let mut devices = asked().filter(|(name, _)| is_device(name));
     let is_counted = |name: &str| name == CPU || is_device(name);
@@ -49,6 +56,17 @@ pub(crate) fn counted(requests: &BTreeMap<String, u64>) -> Result<(Devices, u32)
         (Some((one, _)), Some((other, _))) => {
             Err(format!("two extended resources of one pod, `{one}` and `{other}`"))
         }
+    }
+}
+
+/// What requests are of a node beside devices, rounded up.
+pub(crate) fn host_of(requests: &Requests) -> HostResources {
+    let of = |name: &str| requests.get(name).copied().unwrap_or_default().div_ceil(1_000);
+    HostResources {
+        memory: Bytes(of(MEMORY)),
+        scratch: Bytes(of(SCRATCH)),
+        read: Bytes::ZERO,
+        tasks: of(PODS),
     }
 }
 

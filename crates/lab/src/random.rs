@@ -152,6 +152,17 @@ fn membership(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Event)> {
             let left = Event::CapacityTaken { node, class, amount: Share::ZERO };
             rows.push((Time(at + draw.between(1_000, 300_000)), left));
         }
+        if draw.chance(40) {
+            let amount = HostResources {
+                memory: Bytes::gib(draw.between(0, 64)),
+                tasks: draw.between(0, 16),
+                ..HostResources::NONE
+            };
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Event::HostTaken { node, amount }));
+            let left = Event::HostTaken { node, amount: HostResources::NONE };
+            rows.push((Time(at + draw.between(1_000, 300_000)), left));
+        }
     }
     rows
 }
@@ -182,6 +193,7 @@ fn cluster(draw: &mut Draw) -> Topology {
                 memory: Bytes::gib(64),
                 scratch: Bytes::gib(64),
                 read: Bytes::gib(16),
+                tasks: 16,
             },
             rack: format!("r{}", row / 2).into(),
             pod: format!("p{}", row / 4).into(),
@@ -474,6 +486,7 @@ fn companions(draw: &mut Draw) -> Companions {
                 memory: Bytes::gib(draw.between(0, 8)),
                 scratch: Bytes::gib(draw.between(0, 8)),
                 read: Bytes::gib(draw.between(0, 2)),
+                tasks: 1,
             },
             false => HostResources::NONE,
         },

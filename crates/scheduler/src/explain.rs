@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Action, Alternative, DeviceId, Domain, Drivers, Event, JobChange, JobId, JobSpec, Name,
-    Occupant, Plan, Priority, Reason, Selector, Share, Stage, StageIndex, StageKey, StageSpec,
-    StageState, StartConditions, State, Topology,
+    Action, Alternative, Companions, DeviceId, Domain, Drivers, Event, JobChange, JobId, JobSpec,
+    Name, Occupant, Plan, Priority, Reason, Selector, Share, Stage, StageIndex, StageKey,
+    StageSpec, StageState, StartConditions, State, Topology,
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
@@ -48,6 +48,8 @@ pub struct Blocker {
     pub out_of_service: u32,
     /// Of those, the ones that somebody uses beside all jobs.
     pub occupied: Vec<(Name, Occupant)>,
+    /// The devices would do, if it were not for what it asks for beside them.
+    pub lacks_beside: bool,
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<Holder>,
@@ -157,6 +159,7 @@ fn waiting(situation: &Situation<'_>, key: StageKey, explanation: Explanation) -
 fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker> {
     let mut cluster = Pool::empty_cluster(state);
     let topology = state.topology();
+    let bare = StageSpec { companions: Companions::default(), ..spec.clone() };
     let mut misfits: Vec<usize> = (0..spec.alternatives.len()).collect();
     misfits.retain(|&index| place(pool, spec, index).is_err());
     misfits
@@ -180,6 +183,7 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
                 used_by_others: ids().map(|id| state.taken_of(id).whole_units()).sum(),
                 out_of_service: ids().filter(|&id| is_down(id)).map(capacity).sum(),
                 occupied: ids().filter_map(|id| occupied(state, id)).collect(),
+                lacks_beside: place(pool, &bare, index).is_ok(),
                 never: place(&mut cluster, spec, index).is_err(),
                 held_by: held_by.collect(),
             }

@@ -46,7 +46,7 @@ impl fmt::Display for Impossible {
 
 /// `8 cores, 64GiB of memory and 200GiB of scratch`.
 fn amounts(
-    Companions { cores, host: HostResources { memory, scratch, read } }: Companions,
+    Companions { cores, host: HostResources { memory, scratch, read, .. } }: Companions,
 ) -> String {
     let mut parts: Vec<String> =
         (cores > 0).then(|| format!("{cores} cores")).into_iter().collect();

@@ -20,6 +20,7 @@ use het_core::{
     JobSpec, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Preemptible, Quotas, RankRule,
     Reason, StageIndex, StageKey, StageState, State, StopCause, Time, Topology,
 };
+use nodes::amounts;
 use recovery::{Trail, Verdict};
 
 /// Which laws to hold a policy to: strict orders are not work conserving.
@@ -62,6 +63,8 @@ pub struct Oracle {
     absent_devices: BTreeSet<DeviceId>,
     /// Units in 1/10,000 that others use, by node and class.
     taken: BTreeMap<(NodeId, usize), u64>,
+    /// What they use of nodes beside devices.
+    host_taken: BTreeMap<NodeId, HostResources>,
     /// Nodes that join: where they stand is the state's to say.
     joining: Option<Arc<Topology>>,
     courses: BTreeMap<JobId, Course>,
@@ -138,6 +141,7 @@ impl Oracle {
             removed_nodes: BTreeSet::new(),
             absent_devices: BTreeSet::new(),
             taken: BTreeMap::new(),
+            host_taken: BTreeMap::new(),
             joining: None,
             courses: BTreeMap::new(),
             asked_to_yield: BTreeSet::new(),
@@ -218,6 +222,7 @@ impl Oracle {
             Event::NodesJoined { .. }
             | Event::NodeRemoved { .. }
             | Event::CapacityTaken { .. }
+            | Event::HostTaken { .. }
             | Event::NodeLost { .. }
             | Event::NodeReturned { .. }
             | Event::NodeSuspected { .. }
@@ -439,8 +444,7 @@ impl Oracle {
     /// Law 1, over everything that is held now, with claims of others on top where they fit.
     fn nothing_promised_twice(&mut self, newest: StageKey) {
         let mut shares = vec![0_u64; self.topology.devices.len()];
-        let mut host = vec![[0_u64; 3]; self.topology.nodes.len()];
-        let amounts = |of: HostResources| [of.memory.0, of.scratch.0, of.read.0];
+        let mut host = vec![[0_u64; 4]; self.topology.nodes.len()];
         let held = self.holds.values().map(|hold| &hold.placement);
         for rank in held.flat_map(|placement| &placement.ranks) {
             for grant in rank.grants.iter().chain(&rank.companions) {

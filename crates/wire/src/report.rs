@@ -287,6 +287,10 @@ pub struct BlockerReport {
     /// Of those, the ones that processes of no job use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occupied: Vec<OccupiedReport>,
+    /// The devices would do, if it were not for the cores, memory, disk or tasks of nodes that it
+    /// asks for beside them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_beside: bool,
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<HolderReport>,

@@ -4,8 +4,4 @@ module heterosis.dev/tests/kubernetes/definitions
 
 go 1.26.0
 
-require (
-	github.com/kubeflow/trainer/v2 v2.0.0
-	github.com/ray-project/kuberay/ray-operator v1.5.0
-	sigs.k8s.io/kueue v0.17.0
-)
+require sigs.k8s.io/kueue v0.17.0

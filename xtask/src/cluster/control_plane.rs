@@ -71,7 +71,7 @@ impl ControlPlane {
         Ok(this)
     }
 
-    /// Starts all of it but what chooses and plays nodes.
+    /// Starts all of it but what plays nodes.
     ///
     /// # Errors
     /// When a program does not start or does not become ready.
@@ -80,6 +80,7 @@ impl ControlPlane {
         let manager = binaries.path("kube-controller-manager");
         let silence = ["--node-monitor-grace-period=20s".to_owned()];
         processes::start(dir, &manager, &[&this.controller_manager()[..], &silence].concat())?;
+        processes::start(dir, &binaries.path("kube-scheduler"), &this.scheduler())?;
         Ok(this)
     }
 

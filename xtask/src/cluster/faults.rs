@@ -31,7 +31,7 @@ const EVERY: Duration = Duration::from_millis(250);
 /// # Errors
 /// When a job does not end as it should, or the audit log shows that a law was broken.
 pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()> {
-    let installed = Installed::into(cluster, SCHEDULER, dir, &[])?;
+    let installed = Installed::into(cluster, installation::built(dir)?, SCHEDULER, &[])?;
     cluster.make_nodes(NODES)?;
     installation::apply(cluster, claimable().to_string().as_bytes())?;
     let (mut pods, mut bound, mut allocations, mut writes) = (0, 0, 0, 0);

@@ -26,19 +26,18 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Builds `het`, and gives the cluster the manifests of a scheduler, made with more options.
+    /// Gives the cluster the manifests of a scheduler, made with more options.
     ///
     /// # Errors
-    /// When it cannot be built, or the API server does not take them.
+    /// When the API server does not take them.
     pub fn into(
         cluster: &ControlPlane,
+        het: PathBuf,
         scheduler: &'static str,
-        dir: &Path,
         options: &[&str],
     ) -> Result<Self> {
-        let het = built(dir)?;
         define(cluster, &het, scheduler, options)?;
-        let kubeconfig = account(cluster, dir)?;
+        let kubeconfig = account(cluster, cluster.dir())?;
         Ok(Self { het, scheduler, kubeconfig })
     }
 
@@ -98,7 +97,10 @@ impl Drop for Server {
 }
 
 /// A copy of `het`, as tests use it: somebody may build another meanwhile.
-fn built(dir: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// When it cannot be built.
+pub fn built(dir: &Path) -> Result<PathBuf> {
     let mut build = Command::new(env!("CARGO"));
     build
         .args(["build", "--quiet", "--package", "het-cli", "--bin", "het"])
@@ -148,6 +150,17 @@ pub fn apply(cluster: &ControlPlane, objects: &[u8]) -> Result<()> {
         }
         sleep(EVERY);
     }
+}
+
+/// A directory that every node sees, as a volume.
+pub fn volume(name: &str, directory: &Path, access: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": [access], "storageClassName": "",
+            "hostPath": { "path": directory },
+        },
+    })
 }
 
 /// A kubeconfig with the rights that the manifests give the server.

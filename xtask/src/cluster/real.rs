@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::binaries::{Binaries, Set};
+use super::chart;
 use super::control_plane::ControlPlane;
 use super::image::{BUSYBOX, CATATONIT, Image, PAUSE};
 use super::installation::{self, Installed};
@@ -22,7 +23,7 @@ use super::real_node::{self, DNS, RealNode};
 
 const SCHEDULER: &str = "real";
 /// `het`, the program of the gang, and a shell.
-const PROGRAMS: &str = "heterosis.test/programs:1";
+pub const PROGRAMS: &str = "heterosis.test/programs:1";
 /// What a program of a pod writes.
 const SAID: &str = "as urgent as can be\n";
 /// Services, as the API server has them, and nodes.
@@ -73,25 +74,34 @@ pub fn play_inside(example: Option<&Path>) -> Result<()> {
     let cluster = ControlPlane::start_for_real_nodes(&binaries, &dir)?;
     start_dns(&cluster, &binaries)?;
     share_a_directory(&cluster, &dir)?;
-    let installed = Installed::into(&cluster, SCHEDULER, &dir, &["--jobs-namespace", "default"])?;
+    let het = installation::built(&dir)?;
     match example {
-        None => play_gang(&cluster, &binaries, &installed),
-        Some(programs) => play_example(&cluster, &binaries, &installed, programs),
+        None => play_gang(&cluster, &binaries, het),
+        Some(programs) => play_example(&cluster, &binaries, het, programs),
     }
 }
 
-fn play_gang(cluster: &ControlPlane, binaries: &Binaries, installed: &Installed) -> Result<()> {
+fn install(cluster: &ControlPlane, het: PathBuf) -> Result<Installed> {
+    Installed::into(cluster, het, SCHEDULER, &["--jobs-namespace", "default"])
+}
+
+fn play_gang(cluster: &ControlPlane, binaries: &Binaries, het: PathBuf) -> Result<()> {
     let (dir, program) = (cluster.dir(), built_program()?);
-    let images = images(dir, &[&installed.het, &program, Path::new(BUSYBOX)])?;
+    let images = images(dir, &[&het, &program, Path::new(BUSYBOX)])?;
     let began = Instant::now();
     let node = |number| RealNode::start(cluster, binaries, number, CORES_KEPT, &images);
     let nodes = [node(1)?, node(2)?];
     println!("two nodes are ready after {} s", began.elapsed().as_secs());
+    match chart::missing(binaries) {
+        None => chart::play(cluster, &het)?,
+        Some(what) => println!("SKIPPED: the chart, for {what} is missing"),
+    }
+    let installed = install(cluster, het)?;
     let home = dir.join("home");
     let _server = installed.server(&home, &["--rank-image", PROGRAMS])?;
     let run = Run { cluster, binaries, nodes: &nodes, began: Instant::now() };
     run.play()?;
-    let logs = asked(installed, &home, &["logs", "urgent"])?;
+    let logs = asked(&installed, &home, &["logs", "urgent"])?;
     if logs.stdout != SAID.as_bytes() {
         bail!("`het logs` shows something else: {logs:?}");
     }
@@ -109,12 +119,13 @@ fn play_gang(cluster: &ControlPlane, binaries: &Binaries, installed: &Installed)
 fn play_example(
     cluster: &ControlPlane,
     binaries: &Binaries,
-    installed: &Installed,
+    het: PathBuf,
     programs: &Path,
 ) -> Result<()> {
     let dir = cluster.dir();
     let train = programs.join("het-train");
-    let images = images(dir, &[&installed.het, &train, Path::new(BUSYBOX)])?;
+    let images = images(dir, &[&het, &train, Path::new(BUSYBOX)])?;
+    let installed = install(cluster, het)?;
     let models = dir.join("shared/cache/heterosis");
     fs::create_dir_all(&models)?;
     let mut copy = Command::new("cp");
@@ -128,7 +139,7 @@ fn play_example(
     let job = dir.join("example.yaml");
     fs::write(&job, example_in_pods()?)?;
     let run = Run { cluster, binaries, nodes: &nodes, began: Instant::now() };
-    let het = |words: &[&str]| asked(installed, &home, words);
+    let het = |words: &[&str]| asked(&installed, &home, words);
     run.until("the server answers", || het(&["ps"]).is_ok_and(|output| output.status.success()))?;
     let submitted = het(&["submit", &job.display().to_string()])?;
     if !submitted.status.success() {
@@ -240,13 +251,7 @@ fn share_a_directory(cluster: &ControlPlane, dir: &Path) -> Result<()> {
     let shared = dir.join("shared");
     fs::create_dir_all(&shared)?;
     let size = json!({ "storage": "1Gi" });
-    let volume = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "shared" },
-        "spec": {
-            "capacity": size, "accessModes": ["ReadWriteMany"], "storageClassName": "",
-            "hostPath": { "path": shared },
-        },
-    });
+    let volume = installation::volume("shared", &shared, "ReadWriteMany");
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": { "name": "shared", "namespace": "default" },

@@ -18,30 +18,30 @@ use super::processes;
 /// How long the API server may take to serve kinds; two seconds are usual.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A kind of object, which a file of a published Go module defines.
-struct Kind {
+/// Kinds of objects that files of one published Go module define.
+struct Kinds {
     /// In `tests/kubernetes`: what says which version of the Go module.
     module: &'static str,
     go_module: &'static str,
-    definition: &'static str,
+    definitions: &'static [&'static str],
     /// Without one its objects stay as they are made.
     controller: Option<Program>,
     /// A file of `module` with what its webhook would refuse.
     policy: Option<&'static str>,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const KINDS: [Kinds; 5] = [
+    Kinds {
         module: "jobset",
         go_module: "sigs.k8s.io/jobset",
-        definition: "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+        definitions: &["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
         controller: Some(Program { name: "jobset-controller", module: "jobset", package: "." }),
         policy: Some("policy.yaml"),
     },
-    Kind {
+    Kinds {
         module: "training-operator",
         go_module: "github.com/kubeflow/training-operator",
-        definition: "manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+        definitions: &["manifests/base/crds/kubeflow.org_pytorchjobs.yaml"],
         controller: Some(Program {
             name: "training-operator",
             module: "training-operator",
@@ -49,24 +49,28 @@ const KINDS: [Kind; 5] = [
         }),
         policy: None,
     },
-    Kind {
-        module: "definitions",
+    Kinds {
+        module: "trainer",
         go_module: "github.com/kubeflow/trainer/v2",
-        definition: "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
-        controller: None,
+        definitions: &[
+            "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
+        ],
+        controller: Some(Program { name: "trainer-controller", module: "trainer", package: "." }),
         policy: None,
     },
-    Kind {
-        module: "definitions",
+    Kinds {
+        module: "kuberay",
         go_module: "github.com/ray-project/kuberay/ray-operator",
-        definition: "config/crd/bases/ray.io_rayclusters.yaml",
-        controller: None,
+        definitions: &["config/crd/bases/ray.io_rayclusters.yaml"],
+        controller: Some(Program { name: "ray-operator", module: "kuberay", package: "." }),
         policy: None,
     },
-    Kind {
+    Kinds {
         module: "definitions",
         go_module: "sigs.k8s.io/kueue",
-        definition: "config/components/crd/bases/kueue.x-k8s.io_topologies.yaml",
+        definitions: &["config/components/crd/bases/kueue.x-k8s.io_topologies.yaml"],
         controller: None,
         policy: None,
     },
@@ -74,65 +78,63 @@ const KINDS: [Kind; 5] = [
 
 /// Builds what is missing; what cannot be had, a cluster does without.
 pub fn build(binaries: &Binaries) {
-    for kind in &KINDS {
-        let controller = kind.controller.as_ref();
+    for kinds in &KINDS {
+        let controller = kinds.controller.as_ref();
         let built = controller.map_or(Ok(()), |program| binaries.build_if_missing(program));
-        if let Err(error) = built.and_then(|()| kind.extract(binaries)) {
-            eprintln!("NOT BUILT: clusters will not know {}: {error:#}", kind.file());
+        if let Err(error) = built.and_then(|()| kinds.extract(binaries)) {
+            eprintln!("NOT BUILT: clusters will not know those of {}: {error:#}", kinds.module);
         }
     }
 }
 
-/// Gives a cluster the kinds that were built, and starts their controllers. A kind is not there
-/// without its controller, so that tests need not ask for both.
+/// Gives a cluster the kinds that were built, and starts their controllers. Kinds are not there
+/// without their controller, so that tests need not ask for both.
 ///
 /// # Errors
 /// When the API server refuses one, or a controller does not start.
 pub fn start(cluster: &ControlPlane, binaries: &Binaries) -> Result<()> {
-    let (kinds, missing): (Vec<&Kind>, Vec<&Kind>) =
-        KINDS.iter().partition(|kind| kind.is_built(binaries));
+    let (built, missing): (Vec<&Kinds>, Vec<&Kinds>) =
+        KINDS.iter().partition(|kinds| kinds.are_built(binaries));
     if !missing.is_empty() {
-        let files: Vec<&str> = missing.iter().map(|kind| kind.file()).collect();
-        println!("SKIPPED: {}; `cargo xtask cluster build` helps", files.join(", "));
+        let modules: Vec<&str> = missing.iter().map(|kinds| kinds.module).collect();
+        println!("SKIPPED: {}; `cargo xtask cluster build` helps", modules.join(", "));
     }
-    if kinds.is_empty() {
+    if built.is_empty() {
         return Ok(());
     }
     let mut create = cluster.kubectl();
     create.arg("create");
-    for kind in &kinds {
-        create.arg("-f").arg(kind.extracted(binaries));
-        if let Some(policy) = kind.policy {
-            create.arg("-f").arg(binaries::directory(kind.module).join(policy));
+    for kinds in &built {
+        for (_, extracted) in kinds.files(binaries) {
+            create.arg("-f").arg(extracted);
+        }
+        if let Some(policy) = kinds.policy {
+            create.arg("-f").arg(binaries::directory(kinds.module).join(policy));
         }
     }
     expect(&mut create)?;
     await_kinds(cluster)?;
     let kubeconfig = [format!("--kubeconfig={}", cluster.kubeconfig().display())];
-    let mut controllers = kinds.iter().filter_map(|kind| kind.controller.as_ref());
+    let mut controllers = built.iter().filter_map(|kinds| kinds.controller.as_ref());
     controllers.try_for_each(|program| {
         processes::start(cluster.dir(), &binaries.path(program.name), &kubeconfig)
     })
 }
 
-impl Kind {
-    fn file(&self) -> &'static str {
-        self.definition.rsplit('/').next().unwrap_or_default()
+impl Kinds {
+    /// Each in its module, and where it is once it is built.
+    fn files(&self, binaries: &Binaries) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        self.definitions.iter().map(|path| (*path, binaries.path(name_of(path))))
     }
 
-    /// Where its definition is, once it is built.
-    fn extracted(&self, binaries: &Binaries) -> PathBuf {
-        binaries.path(self.file())
-    }
-
-    fn is_built(&self, binaries: &Binaries) -> bool {
+    fn are_built(&self, binaries: &Binaries) -> bool {
         let has_controller =
             self.controller.as_ref().is_none_or(|it| binaries.path(it.name).exists());
-        has_controller && self.extracted(binaries).exists()
+        has_controller && self.files(binaries).all(|(_, extracted)| extracted.exists())
     }
 
     fn extract(&self, binaries: &Binaries) -> Result<()> {
-        if self.extracted(binaries).exists() {
+        if self.files(binaries).all(|(_, extracted)| extracted.exists()) {
             return Ok(());
         }
         let mut go = Command::new("go");
@@ -144,10 +146,17 @@ impl Kind {
             let why = module["Error"].as_str().map(str::to_owned);
             bail!("{}", why.unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).into()));
         };
-        let text = fs::read(Path::new(dir).join(self.definition))
-            .with_context(|| format!("`{}` of {}", self.definition, self.go_module))?;
-        binaries.keep(self.file(), &text)
+        for path in self.definitions {
+            let text = fs::read(Path::new(dir).join(path))
+                .with_context(|| format!("`{path}` of {}", self.go_module))?;
+            binaries.keep(name_of(path), &text)?;
+        }
+        Ok(())
     }
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// Until the API server serves them: a controller that misses its kind asks again much later.

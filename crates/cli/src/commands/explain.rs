@@ -190,7 +190,12 @@ fn print_blocker(blocker: &BlockerReport) {
         }
         None => format!("{device} used by a process of no job"),
     });
-    let why: Vec<String> = held.chain(taken).chain(down).chain(occupied).collect();
+    let beside = blocker.lacks_beside.then(|| {
+        "no node has what it asks for beside them: cores, memory, disk or room for a task"
+            .to_owned()
+    });
+    let why = held.chain(taken).chain(down).chain(occupied).chain(beside);
+    let why: Vec<String> = why.collect();
     println!(
         "      `{}`: need {}, free {} of {} ({kind}) {}",
         blocker.word,

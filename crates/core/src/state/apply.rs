@@ -58,6 +58,7 @@ impl State {
             Event::NodesJoined { nodes } => self.join(nodes),
             Event::NodeRemoved { name } => self.remove_node(name),
             Event::CapacityTaken { node, class, amount } => self.take(*node, *class, *amount),
+            Event::HostTaken { node, amount } => self.take_host(*node, *amount),
             Event::NodeLost { node } => self.set_node(*node, |state, at| state.lost[at] = true),
             Event::NodeReturned { node } => {
                 self.set_node(*node, |state, at| state.lost[at] = false)

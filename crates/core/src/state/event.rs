@@ -131,6 +131,12 @@ pub enum Event {
         class: usize,
         amount: Share,
     },
+    /// So much of what a node has beside its devices is used by others than our jobs. It holds until
+    /// the next such event.
+    HostTaken {
+        node: NodeId,
+        amount: HostResources,
+    },
     NodeLost {
         node: NodeId,
     },

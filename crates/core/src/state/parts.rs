@@ -50,6 +50,7 @@ pub struct StateParts {
     /// What others use, by node and row of class, and of which devices it is counted off.
     pub taken: BTreeMap<(NodeId, usize), Share>,
     pub taken_of: BTreeMap<DeviceId, Share>,
+    pub host_taken: BTreeMap<NodeId, HostResources>,
     /// By device.
     pub charged: Vec<ShareMillis>,
     pub busy: Vec<ShareMillis>,
@@ -121,6 +122,7 @@ impl State {
             absent: self.absent,
             taken: self.taken,
             taken_of: self.taken_of,
+            host_taken: self.host_taken,
             charged: self.charged,
             busy: self.busy,
             useful: self.useful,
@@ -163,6 +165,7 @@ impl State {
         state.absent = parts.absent;
         state.taken = parts.taken;
         state.taken_of = parts.taken_of;
+        state.host_taken = parts.host_taken;
         state.charged = parts.charged;
         state.busy = parts.busy;
         state.useful = parts.useful;
@@ -215,7 +218,8 @@ fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     let mut named = named.chain(&parts.absent).chain(parts.taken_of.keys());
     there("a device", named.all(|id| id.index() < devices))?;
     let mut taken = parts.taken.keys();
-    there("a node", parts.removed.iter().all(|id| id.index() < nodes))?;
+    let mut of_nodes = parts.removed.iter().chain(parts.host_taken.keys());
+    there("a node", of_nodes.all(|id| id.index() < nodes))?;
     there("a class", taken.all(|(node, class)| node.index() < nodes && *class < classes))?;
     there("a stage", names_stages(parts))?;
     there("a lease", names_leases(parts))?;

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use super::State;
 use super::parts::reach;
-use crate::{DeviceId, Free, Index, Joined, Name, NodeId, Placement, Share, ShareMillis, Topology};
+use crate::{
+    DeviceId, Free, HostResources, Index, Joined, Name, NodeId, Placement, Share, ShareMillis,
+    Topology,
+};
 
 impl State {
     /// What the topology becomes when these nodes join.
@@ -96,6 +99,7 @@ impl State {
         self.lost[node.index()] = false;
         self.suspected[node.index()] = false;
         self.taken.retain(|(of, _), _| *of != node);
+        self.take_host(node, HostResources::NONE);
         for &device in &self.index.devices[node.index()] {
             let at = device.index();
             self.failed[at] = false;
@@ -126,6 +130,14 @@ impl State {
             _ => self.taken.insert((node, class), amount),
         };
         self.spread_taken(node, class);
+    }
+
+    pub(super) fn take_host(&mut self, node: NodeId, amount: HostResources) {
+        match amount {
+            HostResources::NONE => self.host_taken.remove(&node),
+            _ => self.host_taken.insert(node, amount),
+        };
+        self.free.take_host(node, amount);
     }
 
     /// What others use and could not be counted off because leases held it may be now.
@@ -190,6 +202,7 @@ impl State {
     pub(super) fn count_service(&mut self) {
         self.service = self.topology.device_ids().map(|id| self.in_service(id)).collect();
         self.free = Free::all_of(&self.index, &self.service);
+        self.host_taken.iter().for_each(|(node, amount)| self.free.take_host(*node, *amount));
     }
 
     fn count_all(&mut self) {

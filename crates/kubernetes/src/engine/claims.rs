@@ -10,11 +10,11 @@ use crate::device_table::DeviceTable;
 use crate::dra::{
     ClaimAsk, ClaimRow, Claimable, DeviceBook, Dra, DraKind, DraNews, Place, PoolChange,
 };
-use crate::inventory::Requests;
 use crate::names::ObjectKey;
 use crate::objects::PodRow;
 use crate::pods::{Claim, resource_of, slot_of};
 use crate::requests::Unsuitable;
+use crate::resources::Requests;
 
 /// What is known of claims and of what they are on.
 #[derive(Debug)]

@@ -101,6 +101,26 @@ fn what_others_take_is_not_free_until_they_give_it_back() {
 }
 
 #[test]
+fn what_others_take_beside_devices_is_not_free_either() {
+    let mut told = Told::new(vec![gpu_node("a")]);
+    let (node, id) = ("a".into(), NodeId(0));
+    let all = told.state.host_free(id);
+    assert_eq!((all.memory, all.tasks), (Bytes(1 << 40), 110));
+    let pod = Requests::from([(MEMORY.to_owned(), (1 << 30) * 1_000), (PODS.to_owned(), 1_000)]);
+    told.inventory.others_change(&node, None, Some(&pod));
+    told.inventory.others_change(&node, None, Some(&pod));
+    assert_eq!(told.hear().len(), 1);
+    let free = told.state.host_free(id);
+    assert_eq!((free.memory, free.tasks), (Bytes((1 << 40) - (2 << 30)), 108));
+    told.inventory.adopt(&told.state);
+    assert_eq!(told.hear(), [], "whoever takes over knows it");
+    told.inventory.others_change(&node, Some(&pod), None);
+    told.inventory.others_change(&node, Some(&pod), None);
+    told.hear();
+    assert_eq!(told.state.host_free(id), all);
+}
+
+#[test]
 fn a_node_that_is_cordoned_or_not_ready_takes_nothing_new() {
     let mut told = Told::new(vec![gpu_node("a")]);
     let id = NodeId(0);

@@ -126,7 +126,11 @@ impl<'a> Pool<'a> {
 
     /// The cluster as it would be if nobody used it now: what is down does not count.
     pub(crate) fn in_service(state: &'a State) -> Self {
-        Self::unused(state, state.service())
+        let mut pool = Self::unused(state, state.service());
+        for (node, amount) in state.hosts_taken() {
+            pool.free.take_host(node, amount);
+        }
+        pool
     }
 
     /// The whole cluster as if nobody used it: what could ever fit. Failed devices count, since

@@ -241,6 +241,7 @@ fn resolve(
         environment: place.environment,
         user: place.user,
         scratch: place.scratch,
+        tasks: 0,
         volumes: Volumes::Refused,
         trainer: place.trainer,
     };

@@ -296,6 +296,7 @@ impl Intake {
         context.workdir = WORKDIR;
         context.job = id;
         context.volumes = Volumes::Claims;
+        context.tasks = 1;
         context.scratch = of_tenant;
         let mut spec =
             job.resolve(&context).map_err(|problems| NotTaken::Refused(problems.to_string()))?;

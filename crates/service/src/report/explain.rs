@@ -216,6 +216,7 @@ fn blocker(state: &State, blocker: &Blocker) -> BlockerReport {
         used_by_others: blocker.used_by_others,
         out_of_service: blocker.out_of_service,
         occupied: blocker.occupied.iter().map(occupied).collect(),
+        lacks_beside: blocker.lacks_beside,
         never: blocker.never,
         held_by: blocker.held_by.iter().map(holder).collect(),
     }

@@ -1,9 +1,10 @@
 //! Nodes and devices that come, go, fail, and are used by others.
 
+use std::array::from_fn;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Event, NodeId, Placement, StageKey, State, Topology};
+use het_core::{DeviceId, Event, HostResources, NodeId, Placement, StageKey, State, Topology};
 
 use super::Oracle;
 
@@ -19,6 +20,9 @@ impl Oracle {
             }
             Event::CapacityTaken { node, class, amount } => {
                 self.taken.insert((*node, *class), u64::from(amount.0));
+            }
+            Event::HostTaken { node, amount } => {
+                self.host_taken.insert(*node, *amount);
             }
             Event::NodeLost { node } => {
                 self.lost_nodes.insert(*node);
@@ -111,6 +115,7 @@ impl Oracle {
         self.lost_nodes.remove(&node);
         self.suspected_nodes.remove(&node);
         self.taken.retain(|(of, _), _| *of != node);
+        self.host_taken.remove(&node);
         for device in before.device_ids().filter(|id| before.device(*id).node == node) {
             let sets = [
                 &mut self.failed_devices,
@@ -176,5 +181,26 @@ impl Oracle {
         for (node, _) in over.collect::<Vec<_>>() {
             self.blame(1, format!("{newest} is given what others use on node {node}"));
         }
+        self.nothing_taken_beside_is_promised(newest, placement);
     }
+
+    /// The same beside devices, of what the start asks for.
+    fn nothing_taken_beside_is_promised(&mut self, newest: StageKey, placement: &Placement) {
+        let over = |(node, asked): &(NodeId, HostResources)| {
+            let taken = amounts(self.host_taken.get(node).copied().unwrap_or_default());
+            let all = amounts(self.topology.node(*node).host);
+            let ranks = self.holds.values().flat_map(|hold| &hold.placement.ranks);
+            let of_node = ranks.filter(|rank| rank.node == *node).map(|rank| amounts(rank.host));
+            let held = of_node.fold([0; 4], |sums, of| from_fn(|at| sums[at] + of[at]));
+            (0..4).any(|at| amounts(*asked)[at] > 0 && held[at] + taken[at] > all[at])
+        };
+        let over: Vec<_> = placement.host_by_node().into_iter().filter(over).collect();
+        for (node, _) in over {
+            self.blame(1, format!("{newest} is given what others use beside on node {node}"));
+        }
+    }
+}
+
+pub(super) fn amounts(of: HostResources) -> [u64; 4] {
+    [of.memory.0, of.scratch.0, of.read.0, of.tasks]
 }

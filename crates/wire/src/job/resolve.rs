@@ -44,6 +44,8 @@ pub struct Context<'a> {
     pub user: Option<&'a str>,
     /// Disk space that a rank of stages may take up that do not say.
     pub scratch: Option<Bytes>,
+    /// How many of the tasks that a node may run a rank counts as; 0 where there is no limit.
+    pub tasks: u64,
     pub volumes: Volumes,
     /// The installed trainer, where programs of the job run on its machine and it said what it has.
     pub trainer: Option<Trainer<'a>>,
@@ -93,6 +95,7 @@ impl<'a> Context<'a> {
             environment: None,
             user: None,
             scratch: None,
+            tasks: 0,
             volumes: Volumes::default(),
             trainer: None,
         }
@@ -180,6 +183,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
                 memory: size(&with.memory),
                 scratch: size(&with.scratch),
                 read: with.read.as_deref().and_then(quantity::rate).unwrap_or_default(),
+                tasks: context.tasks,
             },
         },
         within: match within {

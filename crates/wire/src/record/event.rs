@@ -13,6 +13,7 @@ use super::adoption::{AdoptedJobsRecord, read_adopted, write_adopted};
 use super::degradation::{DegradationRecord, read_degradation, write_degradation};
 use super::error::RecordError;
 use super::failure::{read_failure_cause, write_failure_cause};
+use super::host::HostRecord;
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::occupant::{OccupantRecord, read_occupant, write_occupant};
 use super::plan::{
@@ -123,6 +124,10 @@ enum EventRecord {
         node: u32,
         class: usize,
         amount: u32,
+    },
+    HostTaken {
+        node: u32,
+        amount: HostRecord,
     },
     NodeLost {
         node: u32,
@@ -265,6 +270,9 @@ fn write(event: &Event) -> EventRecord {
         Event::CapacityTaken { node, class, amount } => {
             EventRecord::CapacityTaken { node: node.0, class: *class, amount: amount.0 }
         }
+        Event::HostTaken { node, amount } => {
+            EventRecord::HostTaken { node: node.0, amount: (*amount).into() }
+        }
         Event::NodeLost { node } => EventRecord::NodeLost { node: node.0 },
         Event::NodeReturned { node } => EventRecord::NodeReturned { node: node.0 },
         Event::NodeSuspected { node } => EventRecord::NodeSuspected { node: node.0 },
@@ -353,6 +361,9 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         Stored::NodeRemoved { name } => Event::NodeRemoved { name: name.as_str().into() },
         Stored::CapacityTaken { node, class, amount } => {
             Event::CapacityTaken { node: NodeId(*node), class: *class, amount: Share(*amount) }
+        }
+        Stored::HostTaken { node, amount } => {
+            Event::HostTaken { node: NodeId(*node), amount: (*amount).into() }
         }
         Stored::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
         Stored::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },

@@ -12,22 +12,24 @@ pub struct HostRecord {
     scratch_bytes: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     read_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    tasks: u64,
 }
 
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
+fn is_zero(amount: &u64) -> bool {
+    *amount == 0
 }
 
 impl From<HostResources> for HostRecord {
-    fn from(HostResources { memory, scratch, read }: HostResources) -> Self {
-        Self { memory_bytes: memory.0, scratch_bytes: scratch.0, read_bytes: read.0 }
+    fn from(HostResources { memory, scratch, read, tasks }: HostResources) -> Self {
+        Self { memory_bytes: memory.0, scratch_bytes: scratch.0, read_bytes: read.0, tasks }
     }
 }
 
 impl From<HostRecord> for HostResources {
-    fn from(HostRecord { memory_bytes, scratch_bytes, read_bytes }: HostRecord) -> Self {
+    fn from(HostRecord { memory_bytes, scratch_bytes, read_bytes, tasks }: HostRecord) -> Self {
         let (memory, scratch) = (Bytes(memory_bytes), Bytes(scratch_bytes));
-        Self { memory, scratch, read: Bytes(read_bytes) }
+        Self { memory, scratch, read: Bytes(read_bytes), tasks }
     }
 }
 

@@ -37,6 +37,9 @@ pub struct NodeRecord {
     pub scratch_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<u64>,
+    /// Nothing where there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u64>,
     pub rack: String,
     pub pod: String,
 }
@@ -131,6 +134,7 @@ fn node_record(node: &Node) -> NodeRecord {
         memory_bytes: node.host.memory.0,
         scratch_bytes: write_disk(node.host.scratch),
         read_bytes: write_disk(node.host.read),
+        tasks: Some(node.host.tasks).filter(|most| *most != HostResources::TASKS_UNLIMITED),
         rack: node.rack.to_string(),
         pod: node.pod.to_string(),
     }
@@ -143,6 +147,7 @@ fn node(record: &NodeRecord) -> Node {
             memory: Bytes(record.memory_bytes),
             scratch: read_disk(record.scratch_bytes),
             read: read_disk(record.read_bytes),
+            tasks: record.tasks.unwrap_or(HostResources::TASKS_UNLIMITED),
         },
         rack: record.rack.as_str().into(),
         pod: record.pod.as_str().into(),

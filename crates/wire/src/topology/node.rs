@@ -31,10 +31,11 @@ pub(crate) struct HostChanges {
 impl HostChanges {
     /// So much memory where nothing else is said.
     pub fn or_memory(self, memory: Bytes) -> HostResources {
+        let of = HostResources::with_memory(self.memory.unwrap_or(memory));
         HostResources {
-            memory: self.memory.unwrap_or(memory),
-            scratch: self.scratch.unwrap_or(HostResources::UNLIMITED),
-            read: self.read.unwrap_or(HostResources::UNLIMITED),
+            scratch: self.scratch.unwrap_or(of.scratch),
+            read: self.read.unwrap_or(of.read),
+            ..of
         }
     }
 }

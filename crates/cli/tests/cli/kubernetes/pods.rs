@@ -197,3 +197,33 @@ fn pods_that_name_one_resource_get_the_model_that_each_selects() {
     }
     cluster.told(&["delete", "node", &one, &other]);
 }
+
+#[test]
+fn pods_wait_for_memory_that_others_have() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("memory");
+    cluster.make_node(&node, 2);
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+    let [theirs, ours] = ["theirs", "ours"].map(|it| unique(&format!("memory-{it}")));
+    let with_memory = |name: &str, count: u32| {
+        let mut pod = pod(name, (&node, &node), count, &["until-notice"]);
+        let resources = &mut pod["spec"]["containers"][0]["resources"];
+        resources["requests"]["memory"] = json!("40Gi");
+        resources["limits"]["memory"] = json!("40Gi");
+        pod
+    };
+    // Nobody asked a scheduler for it.
+    let mut bound = with_memory(&theirs, 0);
+    bound["spec"]["schedulerName"] = json!("somebody");
+    bound["spec"]["nodeName"] = json!(node);
+    cluster.apply(&bound.to_string());
+    cluster.await_phase(&theirs, "Running");
+    cluster.apply(&with_memory(&ours, 1).to_string());
+    wait_for("why it waits", || !cluster.why(&ours).1.is_empty());
+    assert_eq!(state_of(&served, &ours), "queued");
+    cluster.told(&["delete", "pod", &theirs, "--wait=false"]);
+    cluster.await_phase(&ours, "Running");
+    cluster.told(&["delete", "pod", &ours, "--wait=false"]);
+    cluster.told(&["delete", "node", &node]);
+}

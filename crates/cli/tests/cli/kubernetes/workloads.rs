@@ -50,10 +50,13 @@ impl Cluster {
 
     /// Nodes of the pods of a workload that run, in order.
     fn nodes_of_running(&self, label: &str, name: &str) -> Vec<String> {
-        let selector = format!("{label}={name}");
+        self.nodes_of_selected(&format!("{label}={name}"))
+    }
+
+    fn nodes_of_selected(&self, selector: &str) -> Vec<String> {
         let path = "{range .items[?(@.status.phase==\"Running\")]}{.spec.nodeName}{\"\\n\"}{end}";
         let format = format!("jsonpath={path}");
-        let told = self.told(&["get", "pods", "--selector", &selector, "-o", &format]);
+        let told = self.told(&["get", "pods", "--selector", selector, "-o", &format]);
         let mut nodes: Vec<String> = told.lines().map(str::to_owned).collect();
         nodes.sort();
         nodes
@@ -102,7 +105,18 @@ fn id_of(served: &Served, name: &str) -> String {
     row.map(|(id, ..)| id.to_string()).expect("it has a job")
 }
 
+/// An urgent job of others that wants the whole pair for a second.
+fn make_urgent(cluster: &Cluster, class: &str) -> String {
+    let name = unique("w-urgent-of-pair");
+    let pods = (2, template(class, class, 2, &["finish", "1s"]));
+    let urgently = json!({ "heterosis.dev/priority": "urgent" });
+    cluster.apply(&job(&name, pods, urgently).to_string());
+    name
+}
+
 const OF_JOB: &str = "batch.kubernetes.io/job-name";
+const OF_JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
+const JOB_SETS: &str = "jobsets.jobset.x-k8s.io";
 
 #[test]
 fn a_job_of_others_starts_whole_or_not_at_all_and_is_suspended_for_an_urgent_one() {
@@ -192,7 +206,7 @@ fn a_job_of_others_leaves_a_lost_node() {
 #[test]
 fn a_job_set_of_others_starts_with_all_its_workers_and_its_driver_beside_them() {
     let Some(cluster) = Cluster::find() else { return };
-    if !cluster.knows("jobsets.jobset.x-k8s.io") {
+    if !cluster.knows(JOB_SETS) {
         return eprintln!("SKIPPED: the controller of `JobSet` was not built");
     }
     let (class, nodes, served) = with_pair(&cluster, "workload-set");
@@ -256,6 +270,97 @@ fn a_pytorch_job_that_its_owner_suspends_is_held() {
 
     cluster.told(&["delete", "pytorchjob", &name, "--wait=false"]);
     await_job(&served, &name, "cancelled");
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
+}
+
+#[test]
+fn a_train_job_of_others_is_suspended_for_an_urgent_one() {
+    let Some(cluster) = Cluster::find() else { return };
+    if !cluster.knows("trainjobs.trainer.kubeflow.org") || !cluster.knows(JOB_SETS) {
+        return eprintln!("SKIPPED: the controller of `TrainJob` was not built");
+    }
+    let (class, nodes, served) = with_pair(&cluster, "workload-train");
+    let step = json!({ "trainer.kubeflow.org/trainjob-ancestor-step": "trainer" });
+    let mut pods = template(&class, &class, 2, &["until-notice"]);
+    pods["spec"]["containers"][0]["name"] = json!("node");
+    let of_step = json!({ "metadata": { "labels": step }, "spec": { "template": pods } });
+    let runtime = json!({
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
+        "metadata": { "name": class },
+        "spec": {
+            "mlPolicy": { "numNodes": 2, "torch": { "numProcPerNode": 1 } },
+            "template": { "spec": {
+                "replicatedJobs": [{ "name": "node", "template": of_step }],
+            } },
+        },
+    });
+    cluster.apply(&runtime.to_string());
+    let name = unique("w-train");
+    let object = json!({
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "suspend": true,
+            "runtimeRef": { "name": class, "kind": "ClusterTrainingRuntime" },
+        },
+    });
+    cluster.apply(&object.to_string());
+    wait_for("its pods", || cluster.nodes_of_running(OF_JOB_SET, &name) == nodes);
+    await_job(&served, &name, "running");
+
+    // Its set is suspended by its controller; the object that people made says so itself.
+    let urgent = make_urgent(&cluster, &class);
+    wait_for("it is suspended", || cluster.workload("trainjob", &name)["spec"]["suspend"] == true);
+    await_job(&served, &urgent, "succeeded");
+    wait_for("it goes on", || cluster.nodes_of_running(OF_JOB_SET, &name) == nodes);
+    await_job(&served, &name, "running");
+    cluster.told(&["delete", "trainjob", &name, "--wait=false"]);
+    await_job(&served, &name, "cancelled");
+    cluster.told(&["delete", "job", &urgent, "--wait=false"]);
+    cluster.told(&["delete", "clustertrainingruntime", &class, "--wait=false"]);
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
+}
+
+#[test]
+fn a_ray_cluster_of_others_is_suspended_for_an_urgent_job() {
+    let Some(cluster) = Cluster::find() else { return };
+    if !cluster.knows("rayclusters.ray.io") {
+        return eprintln!("SKIPPED: the controller of `RayCluster` was not built");
+    }
+    let (class, nodes, served) = with_pair(&cluster, "workload-ray");
+    let group = |devices: u32| {
+        let mut pods = template(&class, &class, devices, &[]);
+        // Ray makes them anew itself, and says how they begin.
+        pods["spec"].as_object_mut().expect("it is one").remove("restartPolicy");
+        pods
+    };
+    let name = unique("w-ray");
+    let object = json!({
+        "apiVersion": "ray.io/v1", "kind": "RayCluster",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "suspend": true, "rayVersion": "2.46.0",
+            "headGroupSpec": { "rayStartParams": {}, "template": group(0) },
+            "workerGroupSpecs": [{
+                "groupName": "workers", "replicas": 2, "minReplicas": 2, "maxReplicas": 2,
+                "rayStartParams": {}, "template": group(2),
+            }],
+        },
+    });
+    cluster.apply(&object.to_string());
+    // The head stands wherever there is a core.
+    let selector = format!("ray.io/cluster={name},ray.io/node-type=worker");
+    let workers = || cluster.nodes_of_selected(&selector);
+    wait_for("its workers", || workers() == nodes);
+    await_job(&served, &name, "running");
+
+    let urgent = make_urgent(&cluster, &class);
+    wait_for("its suspension", || cluster.workload("raycluster", &name)["spec"]["suspend"] == true);
+    await_job(&served, &urgent, "succeeded");
+    wait_for("it goes on", || workers() == nodes);
+    cluster.told(&["delete", "raycluster", &name, "--wait=false"]);
+    await_job(&served, &name, "cancelled");
+    cluster.told(&["delete", "job", &urgent, "--wait=false"]);
     cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
 }
 

@@ -107,7 +107,7 @@ fn id_of(served: &Served, name: &str) -> String {
 
 /// An urgent job of others that wants the whole pair for a second.
 fn make_urgent(cluster: &Cluster, class: &str) -> String {
-    let name = unique("w-urgent-of-pair");
+    let name = format!("{class}-urgent");
     let pods = (2, template(class, class, 2, &["finish", "1s"]));
     let urgently = json!({ "heterosis.dev/priority": "urgent" });
     cluster.apply(&job(&name, pods, urgently).to_string());

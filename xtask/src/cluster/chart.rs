@@ -39,8 +39,9 @@ pub fn play(cluster: &ControlPlane, het: &Path) -> Result<()> {
     let began = Instant::now();
     let tell = |what: &str| println!("{:>4} s  {what}", began.elapsed().as_secs());
     let release = Release { cluster, chart: cluster.dir().join("chart") };
-    let chart = Command::new(het).args(["kubernetes", "chart"]).arg(&release.chart).status();
-    if !chart.context("`het` does not start")?.success() {
+    let mut chart = Command::new(het);
+    let chart = chart.args(["kubernetes", "chart"]).arg(&release.chart).stdout(Stdio::null());
+    if !chart.status().context("`het` does not start")?.success() {
         bail!("there is no chart");
     }
     release.prepare()?;

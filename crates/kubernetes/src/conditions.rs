@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use crate::events::{self, Told};
+use crate::events::{self, EventText};
 use crate::jobs::Jobs;
 use crate::leader::Leadership;
 use crate::names::{self, Binding};
@@ -142,9 +142,9 @@ impl ForeignConditions {
                 ForeignKind::Workload(_) => true,
             };
             if is_written && is_news {
-                let told =
-                    Told { is_warning: true, reason: "FailedScheduling", note: &next.message };
-                self.tell(&object, told).await;
+                let text =
+                    EventText { is_warning: true, reason: "FailedScheduling", note: &next.message };
+                self.make_event(&object, text).await;
             }
         }
     }
@@ -160,7 +160,7 @@ impl ForeignConditions {
             }
             let (reason, note) = (events::reason(&status), events::note(&status));
             let is_warning = events::is_warning(&status);
-            this.tell(&object, Told { is_warning, reason: &reason, note: &note }).await;
+            this.make_event(&object, EventText { is_warning, reason: &reason, note: &note }).await;
         }));
     }
 
@@ -237,7 +237,11 @@ impl ForeignConditions {
             let JobOwner { namespace, name, .. } = &pod;
             let note = format!("Successfully assigned {namespace}/{name} to {node}");
             let pod = Foreign { kind: ForeignKind::Pod, owner: pod };
-            this.tell(&pod, Told { is_warning: false, reason: "Scheduled", note: &note }).await;
+            this.make_event(
+                &pod,
+                EventText { is_warning: false, reason: "Scheduled", note: &note },
+            )
+            .await;
         }));
     }
 
@@ -247,14 +251,14 @@ impl ForeignConditions {
         drop(self.0.threads.spawn(async move {
             let _permit = this.0.permits.acquire().await;
             let pod = Foreign { kind: ForeignKind::Pod, owner: pod };
-            let told = Told { is_warning: true, reason: "EvictionBlocked", note: &why };
-            this.tell(&pod, told).await;
+            let text = EventText { is_warning: true, reason: "EvictionBlocked", note: &why };
+            this.make_event(&pod, text).await;
         }));
     }
 
-    async fn tell(&self, object: &Foreign, told: Told<'_>) {
+    async fn make_event(&self, object: &Foreign, text: EventText<'_>) {
         let at = (self.0.jobs.scheduler(), Timestamp::now());
-        let event: Value = events::made((&object.owner, object.reference()), told, at);
+        let event: Value = events::made((&object.owner, object.reference()), text, at);
         let path = events::path(&object.owner.namespace);
         let _ = self.within_term(self.0.jobs.make(path, &event)).await;
     }

@@ -55,7 +55,7 @@ use workloads::Workloads;
 /// Between two reports of progress of a gang.
 const REPORT_EVERY: Millis = Millis::seconds(1);
 /// Of the ranks of a gang that lost one.
-const DOOMED_GRACE: Millis = Millis::seconds(5);
+const BROKEN_GRACE: Millis = Millis::seconds(5);
 
 /// What an engine is made of.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ pub struct Kubernetes {
     conditions: ForeignConditions,
     writer: Writer,
     sender: Sender,
-    heard: Receiver<Message>,
+    receiver: Receiver<Message>,
     scheduler: Scheduler,
     namespace: Option<String>,
     supervisor: Option<String>,
@@ -240,7 +240,7 @@ impl Kubernetes {
         let KubernetesConfig { cluster, leadership, namespace, .. } = config;
         let scheduler = Scheduler { name: config.scheduler.into(), binding: config.binding };
         let KubernetesConfig { supervisor, nodes, resources, begins_at, patience, .. } = config;
-        let (sender, heard) = channel();
+        let (sender, receiver) = channel();
         let client = cluster.connection().client.clone();
         cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
         let table = DeviceTable::new(resources);
@@ -284,7 +284,7 @@ impl Kubernetes {
             statuses,
             conditions,
             sender,
-            heard,
+            receiver,
             scheduler,
             namespace,
             supervisor,
@@ -353,7 +353,7 @@ impl Kubernetes {
     pub fn await_lists(&mut self, limit: Millis) -> bool {
         let until = self.clock.now() + limit;
         while !self.are_listed()
-            && let Some(message) = self.hear(Some(until))
+            && let Some(message) = self.receive(Some(until))
         {
             self.take(message);
         }
@@ -376,7 +376,7 @@ impl Kubernetes {
     /// Takes in what comes for so long.
     pub fn hear_for(&mut self, limit: Millis) {
         let until = self.clock.now() + limit;
-        while let Some(message) = self.hear(Some(until)) {
+        while let Some(message) = self.receive(Some(until)) {
             self.take(message);
         }
     }
@@ -387,13 +387,13 @@ impl Kubernetes {
     }
 
     /// The next message before then.
-    fn hear(&mut self, until: Option<Time>) -> Option<Message> {
+    fn receive(&mut self, until: Option<Time>) -> Option<Message> {
         let wait = until.map(|until| Duration::from_millis(until.since(self.clock.now()).0));
-        let heard = &mut self.heard;
+        let receiver = &mut self.receiver;
         self.cluster.block_on(async {
             match wait {
-                Some(wait) => timeout(wait, heard.recv()).await.ok().flatten(),
-                None => heard.recv().await,
+                Some(wait) => timeout(wait, receiver.recv()).await.ok().flatten(),
+                None => receiver.recv().await,
             }
         })
     }
@@ -499,7 +499,7 @@ impl Kubernetes {
         live.wanted.no_more();
         live.stop = Some(stop);
         self.delete(lease, stop.grace);
-        self.tell(lease);
+        self.emit(lease);
     }
 
     /// Deletes what was made of a gang. A pod of somebody else has a grace of its own, and goes
@@ -521,13 +521,13 @@ impl Kubernetes {
     }
 
     /// Reports what follows from what was seen of a gang.
-    fn tell(&mut self, lease: LeaseId) {
+    fn emit(&mut self, lease: LeaseId) {
         while let Some(live) = self.leases.get_mut(&lease) {
             match live.gang.next() {
                 None => return,
                 Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
-                Some(Fact::Doomed) if live.stop.is_some() => {}
-                Some(Fact::Doomed) => self.delete(lease, DOOMED_GRACE),
+                Some(Fact::Broken) if live.stop.is_some() => {}
+                Some(Fact::Broken) => self.delete(lease, BROKEN_GRACE),
                 Some(Fact::Ended(outcome)) => {
                     let said = live.gang.has_started().then(|| live.reports.take(lease));
                     self.ready.extend(said.into_iter().flatten());
@@ -594,7 +594,7 @@ impl Kubernetes {
             Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
-        self.tell_nodes();
+        self.report_nodes();
         self.tell_requests();
         self.tell_absent_workloads();
     }
@@ -628,7 +628,7 @@ impl Kubernetes {
             None if self.see_workload_pod(&row) => {}
             None if self.see_group_pod(&row) => {}
             None => {
-                self.see_stray(&row);
+                self.delete_if_orphaned(&row);
                 self.see_request(&row);
                 self.keep(row, Whose::Others);
             }
@@ -655,9 +655,9 @@ impl Kubernetes {
         if let Some(live) = self.leases.get_mut(&rank.lease) {
             live.pods[rank.rank as usize].1.get_or_insert_with(|| row.uid.clone());
             live.gang.see(rank.rank, row);
-            live.reports.hear(rank.rank, row);
+            live.reports.read(rank.rank, row);
             self.await_beginning(rank.lease);
-            self.tell(rank.lease);
+            self.emit(rank.lease);
             self.report(rank.lease);
         }
     }
@@ -681,7 +681,7 @@ impl Kubernetes {
         let hung = live.reports.take_hung().filter(|_| live.of_pod.is_none());
         if let Some((rank, silent)) = hung {
             live.gang.hung(rank, silent);
-            self.tell(lease);
+            self.emit(lease);
         }
     }
 
@@ -708,13 +708,13 @@ impl Kubernetes {
 
     /// A pod with our labels of a lease that ended, or that nobody knows: then nothing may be left
     /// of it.
-    fn see_stray(&self, row: &PodRow) {
+    fn delete_if_orphaned(&self, row: &PodRow) {
         // While a gang begins, nobody knows yet which pod of a name is its rank's.
         let has_begun =
             |lease| self.leases.get(&lease).is_none_or(|live| !live.gang.is_beginning());
-        let is_stray = row.lease().is_some_and(has_begun) && self.own_rank(row).is_none();
+        let is_orphaned = row.lease().is_some_and(has_begun) && self.own_rank(row).is_none();
         let is_live = !row.phase.has_ended() && !row.is_deleting;
-        if is_stray && is_live && matches!(self.adoption, Adoption::Done) {
+        if is_orphaned && is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];
             let grace = Some(CheckpointSpec::GRACE_DEFAULT);
             self.cluster.spawn(self.writer.clone().delete(pods, grace));
@@ -735,7 +735,7 @@ impl Kubernetes {
                 live.gone.extend(live.pods[rank.rank as usize].1.take());
             }
             live.gang.see_gone(rank.rank);
-            self.tell(rank.lease);
+            self.emit(rank.lease);
         }
         self.see_workload_pod_gone(&row);
         self.see_group_pod_gone(&row);
@@ -751,7 +751,7 @@ impl Kubernetes {
             Some(row) => live.gang.see(rank, &row),
             None => live.gang.see_gone(rank),
         }
-        self.tell(lease);
+        self.emit(lease);
     }
 
     /// The list of all pods is complete: those that it did not name are gone, and those that were
@@ -769,7 +769,7 @@ impl Kubernetes {
                 self.cluster.spawn(self.writer.clone().look(*lease, rank, key));
             }
         }
-        self.take_up();
+        self.adopt_leases();
     }
 
     fn begun(&mut self, lease: LeaseId, made: Vec<Option<String>>, refused: Option<String>) {
@@ -789,14 +789,14 @@ impl Kubernetes {
         live.gang.begun(&flags, refused);
         let keys: Vec<ObjectKey> = live.pods.iter().map(|(key, _)| key.clone()).collect();
         for key in keys {
-            self.pods.get(&key).into_iter().for_each(|(row, _)| self.see_stray(row));
+            self.pods.get(&key).into_iter().for_each(|(row, _)| self.delete_if_orphaned(row));
         }
         let Some(live) = self.leases.get_mut(&lease) else { return };
         if let Some(stop) = live.stop {
             self.delete(lease, stop.grace);
         }
         self.await_beginning(lease);
-        self.tell(lease);
+        self.emit(lease);
     }
 }
 
@@ -814,14 +814,14 @@ impl Engine for Kubernetes {
         self.postponed.clear();
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));
         self.adoption = Adoption::Awaited(Box::new(state.clone()));
-        self.take_up();
-        self.tell_nodes();
+        self.adopt_leases();
+        self.report_nodes();
     }
 
     fn topology_changed(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
         self.inventory.iter_mut().for_each(|inventory| inventory.topology_changed(topology));
-        self.tell_nodes();
+        self.report_nodes();
     }
 
     fn submit(&mut self, plan: &Plan) {
@@ -840,7 +840,7 @@ impl Engine for Kubernetes {
             }
             let look = self.looks.first().map(|(at, _)| *at);
             let is_sooner = look.is_some_and(|look| until.is_none_or(|until| look < until));
-            match self.hear(if is_sooner { look } else { until }) {
+            match self.receive(if is_sooner { look } else { until }) {
                 None if is_sooner => {}
                 Some(Message::Wake) | None => return None,
                 Some(message) => self.take(message),

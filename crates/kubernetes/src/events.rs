@@ -11,7 +11,7 @@ const NOTE_BYTES_MAX: usize = 1_024;
 
 /// What an event says.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct EventText<'a> {
     pub is_warning: bool,
     /// One word, with a capital.
     pub reason: &'a str,
@@ -30,8 +30,8 @@ pub(crate) fn event(owner: &JobOwner, status: &TrainingJobStatus, at: (&str, Tim
         "name": owner.name, "namespace": owner.namespace, "uid": owner.uid,
     });
     let (reason, note) = (reason(status), note(status));
-    let told = Told { is_warning: is_warning(status), reason: &reason, note: &note };
-    made((owner, regarding), told, at)
+    let text = EventText { is_warning: is_warning(status), reason: &reason, note: &note };
+    made((owner, regarding), text, at)
 }
 
 pub(crate) fn is_warning(status: &TrainingJobStatus) -> bool {
@@ -47,7 +47,7 @@ pub(crate) fn reason(status: &TrainingJobStatus) -> String {
 /// An event about an object.
 pub(crate) fn made(
     (object, regarding): (&JobOwner, Value),
-    told: Told<'_>,
+    text: EventText<'_>,
     (scheduler, at): (&str, Timestamp),
 ) -> Value {
     json!({
@@ -56,10 +56,10 @@ pub(crate) fn made(
             "generateName": format!("{}-", object.name), "namespace": object.namespace,
         },
         "eventTime": format!("{at:.6}"),
-        "type": if told.is_warning { "Warning" } else { "Normal" },
-        "reason": told.reason,
+        "type": if text.is_warning { "Warning" } else { "Normal" },
+        "reason": text.reason,
         "action": "Scheduling",
-        "note": told.note[..told.note.floor_char_boundary(NOTE_BYTES_MAX)],
+        "note": text.note[..text.note.floor_char_boundary(NOTE_BYTES_MAX)],
         "reportingController": format!("{GROUP}/{scheduler}"),
         "reportingInstance": scheduler,
         "regarding": regarding,

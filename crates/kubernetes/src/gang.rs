@@ -24,7 +24,7 @@ pub(crate) struct Gang {
     is_stopping: bool,
     is_started: bool,
     /// Nothing is left to do for those that remain.
-    is_doomed: bool,
+    is_broken: bool,
     /// The first rank that failed on its own.
     failed: Option<(u32, PodFailure)>,
     /// It hung, and is ended for that.
@@ -67,7 +67,7 @@ impl Seen {
 pub(crate) enum Fact {
     Started,
     /// A rank is lost to the gang: the others are to be deleted.
-    Doomed,
+    Broken,
     Ended(Outcome),
 }
 
@@ -79,7 +79,7 @@ impl Gang {
             begin: Beginning::UnderWay,
             is_stopping: false,
             is_started: false,
-            is_doomed: false,
+            is_broken: false,
             failed: None,
             hung: None,
             troubles: BTreeMap::new(),
@@ -131,7 +131,7 @@ impl Gang {
             PodPhase::Succeeded => Seen::Succeeded,
             PodPhase::Failed(failure) => {
                 // What follows from a stop or a deletion is nobody's failure.
-                let is_own = !pod.is_deleting && !self.is_stopping && !self.is_doomed;
+                let is_own = !pod.is_deleting && !self.is_stopping && !self.is_broken;
                 if self.failed.is_none() && is_own {
                     self.failed = Some((rank, failure.clone()));
                 }
@@ -142,7 +142,7 @@ impl Gang {
 
     /// A rank gave no sign of life for so long. Without effect on one that ends anyway.
     pub fn hung(&mut self, rank: u32, silent: Millis) {
-        if self.is_stopping || self.is_doomed || self.failed.is_some() {
+        if self.is_stopping || self.is_broken || self.failed.is_some() {
             return;
         }
         let message = format!("it reported nothing for {} s", silent.0.div_ceil(1_000));
@@ -181,7 +181,7 @@ impl Gang {
 
     /// It has its nodes and not all of its ranks run.
     pub fn is_starting(&self) -> bool {
-        self.begin == Beginning::Done && !self.is_started && !self.is_stopping && !self.is_doomed
+        self.begin == Beginning::Done && !self.is_started && !self.is_stopping && !self.is_broken
     }
 
     /// Why a rank does not begin.
@@ -211,9 +211,9 @@ impl Gang {
         }
         let is_lost = |seen: &Seen| matches!(seen, Seen::Ended | Seen::Gone);
         let is_over = self.begin != Beginning::Done || self.hung.is_some();
-        if !self.is_doomed && (is_over || self.ranks.iter().any(is_lost)) {
-            self.is_doomed = true;
-            return Some(Fact::Doomed);
+        if !self.is_broken && (is_over || self.ranks.iter().any(is_lost)) {
+            self.is_broken = true;
+            return Some(Fact::Broken);
         }
         None
     }
@@ -246,7 +246,7 @@ fn outcome_of(rank: u32, pod: &PodFailure) -> Outcome {
     // It has a reason of the pod and none of a container where it does not take a pod: `OutOfcpu`,
     // `TaintToleration`, `UnexpectedAdmissionError`, …
     if !pod.reason.is_empty() && pod.exit_code.is_none() && pod.reason != DEADLINE {
-        let reason = format!("the node refused the pod of rank {rank}: {}", told(pod));
+        let reason = format!("the node refused the pod of rank {rank}: {}", described(pod));
         return Outcome::Refused { reason };
     }
     let exit_code = pod.exit_code.unwrap_or(Failure::unseen().exit_code);
@@ -257,11 +257,11 @@ fn outcome_of(rank: u32, pod: &PodFailure) -> Outcome {
         (_, Some(_)) => FailureCause::Program,
         (_, None) => FailureCause::Unseen,
     };
-    Outcome::Failed(Failure { rank, exit_code, message: told(pod), cause })
+    Outcome::Failed(Failure { rank, exit_code, message: described(pod), cause })
 }
 
 /// One line for people.
-fn told(pod: &PodFailure) -> String {
+fn described(pod: &PodFailure) -> String {
     let reason = match pod.reason.as_str() {
         "" => pod.container_reason.as_str(),
         reason => reason,

@@ -106,7 +106,7 @@ impl QuotasApi {
 
     /// Has an object say whether it holds. Waits for nothing; where that is not heard its next
     /// change says it again.
-    pub fn tell(&self, object: &QuotasObject, status: &QuotasStatus) {
+    pub fn write_status(&self, object: &QuotasObject, status: &QuotasStatus) {
         let change = json!([
             // Another object may have taken its place.
             { "op": "test", "path": "/metadata/uid", "value": object.uid },

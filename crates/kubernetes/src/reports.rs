@@ -28,7 +28,7 @@ impl Reports {
         self.pending.is_empty()
     }
 
-    pub fn hear(&mut self, rank: u32, row: &PodRow) {
+    pub fn read(&mut self, rank: u32, row: &PodRow) {
         if let Some(report) = &row.report
             && self.last.get(&rank) != Some(report)
         {

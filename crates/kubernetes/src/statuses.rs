@@ -186,7 +186,7 @@ impl Statuses {
                     if self.done(uid, written, &status) {
                         let at = (self.0.jobs.scheduler(), Timestamp::now());
                         let event = events::event(&owner, &status, at);
-                        drop(self.0.threads.spawn(self.clone().tell(owner, event)));
+                        drop(self.0.threads.spawn(self.clone().make_event(owner, event)));
                     }
                     pause = PAUSE;
                 }
@@ -204,7 +204,7 @@ impl Statuses {
     }
 
     /// Nobody waits for an event, and it is made once or not at all.
-    async fn tell(self, owner: JobOwner, event: Value) {
+    async fn make_event(self, owner: JobOwner, event: Value) {
         let _permit = self.0.events.acquire().await;
         let path = events::path(&owner.namespace);
         let _ = self.within_term(self.0.jobs.make(path, &event)).await;

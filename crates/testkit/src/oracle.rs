@@ -193,9 +193,7 @@ impl Oracle {
                 let spec = Arc::make_mut(&mut job.spec);
                 spec.priority = change.priority.unwrap_or(spec.priority);
             }),
-            Event::StageYields { lease, .. } => {
-                self.asked_to_yield.insert(*lease);
-            }
+            Event::StageYields { lease, .. } => drop(self.asked_to_yield.insert(*lease)),
             Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
             Event::StageStarted { lease } => {

@@ -42,9 +42,7 @@ impl State {
             Event::StageYields { lease, preemptor } => self.yields(*lease, *preemptor),
             Event::ChangeRequested { job, what, by } => self.requested(*job, *what, by),
             Event::JobRetired { job } => self.retire(*job),
-            Event::QuotasSet { quotas } => {
-                self.quotas = Arc::clone(quotas);
-            }
+            Event::QuotasSet { quotas } => self.quotas = Arc::clone(quotas),
             Event::PlanCommitted { plan } => self.commit(plan),
             Event::PolicyRemembered { memory } => self.policy_memory = Some(Arc::clone(memory)),
             Event::StageStarted { lease } => self.started(*lease),

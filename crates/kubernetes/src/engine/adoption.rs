@@ -14,7 +14,7 @@ use crate::pods;
 
 impl Kubernetes {
     /// Takes up the leases of the state to adopt, once it is known which pods and claims there are.
-    pub(super) fn take_up(&mut self) {
+    pub(super) fn adopt_leases(&mut self) {
         let is_awaited = matches!(self.adoption, Adoption::Awaited(_));
         let are_listed = matches!(self.pod_list, Listing::Done) && self.claims.are_listed();
         if !is_awaited || !are_listed {
@@ -31,7 +31,7 @@ impl Kubernetes {
         }
         for lease in state.leases().keys() {
             let rows = rows.get(lease).map(Vec::as_slice).unwrap_or_default();
-            self.take_up_lease(&state, *lease, rows);
+            self.adopt_lease(&state, *lease, rows);
         }
         // Now it is known whose they are.
         rows.into_values().flatten().for_each(|row| self.see(row));
@@ -53,7 +53,7 @@ impl Kubernetes {
                 let mut live = Live::new(found, place.service);
                 live.gang.begun(&made, Some(reason));
                 self.leases.insert(id, live);
-                self.tell(id);
+                self.emit(id);
             }
             objects => {
                 self.start(id, place, objects);
@@ -62,7 +62,7 @@ impl Kubernetes {
         }
     }
 
-    fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
+    fn adopt_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
         let lease = &state.leases()[&id];
         if let Some(object) = self.owners.foreign(lease.stage.job) {
             return match (named(lease.stage.job, &object), object.kind) {
@@ -121,7 +121,7 @@ impl Kubernetes {
         for (rank, row) in (0..).zip(&pods) {
             row.iter().for_each(|row| {
                 live.gang.see(rank, row);
-                live.reports.hear(rank, row);
+                live.reports.read(rank, row);
             });
         }
         let mut there = pods.iter().flatten();
@@ -131,7 +131,7 @@ impl Kubernetes {
             self.delete(id, grace);
         }
         self.await_beginning(id);
-        self.tell(id);
+        self.emit(id);
     }
 }
 

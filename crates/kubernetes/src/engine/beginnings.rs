@@ -39,7 +39,7 @@ impl Kubernetes {
                 _ => continue,
             };
             live.gang.give_up(why);
-            self.tell(lease);
+            self.emit(lease);
         }
     }
 }

@@ -232,7 +232,7 @@ impl Kubernetes {
             }
         };
         gone.into_iter().for_each(|gone| self.see_dra(gone));
-        self.take_up();
+        self.adopt_leases();
     }
 
     fn devices_changed(&mut self, PoolChange { nodes, claims }: PoolChange) {

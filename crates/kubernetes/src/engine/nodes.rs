@@ -22,7 +22,7 @@ impl Kubernetes {
     }
 
     /// Reports what changed about nodes, once it is known which there are and what others take.
-    pub(super) fn tell_nodes(&mut self) {
+    pub(super) fn report_nodes(&mut self) {
         let is_known = self.are_listed();
         if let Some(inventory) = self.inventory.as_mut().filter(|_| is_known) {
             self.ready.extend(inventory.news(&self.topology));

@@ -76,7 +76,7 @@ impl Requests {
         &mut self.offers
     }
 
-    fn tell(&self, news: RequestNews) {
+    fn send(&self, news: RequestNews) {
         // Whoever takes them in is gone at the end only.
         self.news.iter().for_each(|to| drop(to.send(news.clone())));
     }
@@ -86,7 +86,7 @@ impl Requests {
         let uid = &request.of.owner.uid;
         if self.told.get(uid) != Some(&request) {
             self.told.insert(uid.clone(), request.clone());
-            self.tell(RequestNews::Asks(Box::new(request)));
+            self.send(RequestNews::Asks(Box::new(request)));
         }
     }
 
@@ -100,7 +100,7 @@ impl Requests {
     /// The same of one that an earlier leader may have been told of.
     pub fn gone(&mut self, uid: &str) {
         self.told.remove(uid);
-        self.tell(RequestNews::Gone { uid: uid.to_owned() });
+        self.send(RequestNews::Gone { uid: uid.to_owned() });
     }
 }
 
@@ -134,7 +134,7 @@ impl Kubernetes {
             // Of one that has a node its lease tells.
             let is_there = |row: &PodRow| row.needs.is_some() || row.node.is_some();
             if !row.is_some_and(|row| row.uid == pod.uid && is_there(row)) {
-                self.requests.tell(RequestNews::Gone { uid: pod.uid });
+                self.requests.send(RequestNews::Gone { uid: pod.uid });
             }
         }
     }
@@ -267,7 +267,7 @@ impl Kubernetes {
             self.delete(id, CheckpointSpec::GRACE_DEFAULT);
         }
         self.see(row);
-        self.tell(id);
+        self.emit(id);
     }
 
     /// The end of a lease of a pod of somebody else. What has ended, is gone, or has another node

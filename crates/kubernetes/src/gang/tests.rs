@@ -81,10 +81,10 @@ fn it_starts_with_its_last_rank_and_ends_with_its_last() {
 }
 
 #[test]
-fn a_failing_rank_dooms_the_others_and_names_the_end() {
+fn a_failing_rank_breaks_the_gang_and_names_the_end() {
     let mut gang = running();
     gang.see(1, &pod(failed("", "Error", Some(7))));
-    assert_eq!(facts(&mut gang), [Fact::Doomed]);
+    assert_eq!(facts(&mut gang), [Fact::Broken]);
     gang.see(0, &deleted(failed("", "Error", Some(143))));
     check_end(gang, |outcome| match outcome {
         Outcome::Failed(failure) => {
@@ -119,7 +119,7 @@ fn a_pod_that_somebody_deletes_is_lost_with_its_gang() {
     gang.see(0, &deleted(PodPhase::Running));
     assert_eq!(facts(&mut gang), []);
     gang.see_gone(0);
-    assert_eq!(facts(&mut gang), [Fact::Doomed]);
+    assert_eq!(facts(&mut gang), [Fact::Broken]);
     gang.see_gone(1);
     check_end(gang, |outcome| *outcome == Outcome::Lost);
 }
@@ -129,7 +129,7 @@ fn a_refused_gang_ends_when_what_was_made_is_gone() {
     let mut gang = Gang::new(2);
     gang.see(0, &pod(PodPhase::Pending));
     gang.begun(&[true, false], Some("quota exceeded".to_owned()));
-    assert_eq!(facts(&mut gang), [Fact::Doomed]);
+    assert_eq!(facts(&mut gang), [Fact::Broken]);
     gang.see_gone(0);
     check_end(
         gang,
@@ -175,7 +175,7 @@ fn ranks_of_which_nobody_has_heard_are_named() {
 fn a_gang_of_which_a_rank_hangs_is_ended_and_fails_for_that() {
     let mut gang = running();
     gang.hung(1, Millis(90_000));
-    assert_eq!(facts(&mut gang), [Fact::Doomed]);
+    assert_eq!(facts(&mut gang), [Fact::Broken]);
     gang.see(0, &deleted(failed("", "Error", Some(143))));
     gang.see_gone(1);
     check_end(gang, |outcome| {

@@ -101,7 +101,7 @@ impl PodLogs {
             }
             if !text.is_empty() {
                 let text = String::from_utf8_lossy(&text).into_owned();
-                self.tell(LogPiece { text, ..self.piece.clone() }).await?;
+                self.send(LogPiece { text, ..self.piece.clone() }).await?;
             }
             if count == 0 {
                 return Ok(());
@@ -114,10 +114,10 @@ impl PodLogs {
     /// # Errors
     /// When nobody takes it.
     pub async fn end(self, missing: Option<String>) -> Result<(), Left> {
-        self.tell(LogPiece { ended: true, missing, ..self.piece.clone() }).await
+        self.send(LogPiece { ended: true, missing, ..self.piece.clone() }).await
     }
 
-    async fn tell(&self, piece: LogPiece) -> Result<(), Left> {
+    async fn send(&self, piece: LogPiece) -> Result<(), Left> {
         let ranks = self.ranks.load(Ordering::Relaxed);
         let piece = FollowedLogs::Piece(LogPiece { ranks, ..piece });
         self.to.send_timeout(piece, SLOW_MAX).await.map_err(|_| Left)

@@ -247,7 +247,7 @@ impl Intake {
             Err(NotTaken::Later(error)) => return Err(error),
             Err(NotTaken::Refused(reason)) => {
                 self.refuse(&object, &reason);
-                self.jobs.tell(&uid, Err(reason));
+                self.jobs.taken_in(&uid, Err(reason));
                 self.refused.insert(uid, object);
                 return Ok(None);
             }
@@ -275,7 +275,7 @@ impl Intake {
             return new.into_iter().map(|(news, _)| news).collect();
         }
         for (_, NewJob { id, owner, spec }) in new {
-            self.jobs.tell(&owner.uid, Ok(id));
+            self.jobs.taken_in(&owner.uid, Ok(id));
             self.known.insert(owner.uid, Known { id, priority: Some(spec.priority) });
         }
         Vec::new()

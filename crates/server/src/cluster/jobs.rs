@@ -75,7 +75,7 @@ impl ClusterJobs {
         taken_in.map_err(SubmitError::Refused)
     }
 
-    pub(super) fn tell(&self, uid: &str, taken_in: Result<JobId, String>) {
+    pub(super) fn taken_in(&self, uid: &str, taken_in: Result<JobId, String>) {
         let mut waiting = self.waiting();
         match waiting.callers.remove(uid) {
             // The caller may have gone.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, Degradation, DeviceId, Event, Failure, JobChange, JobId, LeaseId, Millis, NodeId,
-    Outcome, PreparationEnd, Priority, Share, StageIndex, StageKey, Time,
+    Checkpoint, Degradation, DeviceId, Event, Failure, HostResources, JobChange, JobId, LeaseId,
+    Millis, NodeId, Outcome, PreparationEnd, Priority, Share, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -270,9 +270,7 @@ fn write(event: &Event) -> EventRecord {
         Event::CapacityTaken { node, class, amount } => {
             EventRecord::CapacityTaken { node: node.0, class: *class, amount: amount.0 }
         }
-        Event::HostTaken { node, amount } => {
-            EventRecord::HostTaken { node: node.0, amount: (*amount).into() }
-        }
+        Event::HostTaken { node, amount } => write_host_taken(*node, *amount),
         Event::NodeLost { node } => EventRecord::NodeLost { node: node.0 },
         Event::NodeReturned { node } => EventRecord::NodeReturned { node: node.0 },
         Event::NodeSuspected { node } => EventRecord::NodeSuspected { node: node.0 },
@@ -298,6 +296,14 @@ fn write_degraded(device: DeviceId, degradation: &Degradation) -> EventRecord {
 fn read_degraded(device: u32, record: &DegradationRecord) -> Event {
     let degradation = read_degradation(record);
     Event::DeviceDegraded { device: DeviceId(device), degradation }
+}
+
+fn write_host_taken(node: NodeId, amount: HostResources) -> EventRecord {
+    EventRecord::HostTaken { node: node.0, amount: amount.into() }
+}
+
+fn read_host_taken(node: u32, amount: HostRecord) -> Event {
+    Event::HostTaken { node: NodeId(node), amount: amount.into() }
 }
 
 fn write_preparation_ended(lease: LeaseId, end: &PreparationEnd) -> EventRecord {
@@ -362,9 +368,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         Stored::CapacityTaken { node, class, amount } => {
             Event::CapacityTaken { node: NodeId(*node), class: *class, amount: Share(*amount) }
         }
-        Stored::HostTaken { node, amount } => {
-            Event::HostTaken { node: NodeId(*node), amount: (*amount).into() }
-        }
+        Stored::HostTaken { node, amount } => read_host_taken(*node, *amount),
         Stored::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
         Stored::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },
         Stored::NodeSuspected { node } => Event::NodeSuspected { node: NodeId(*node) },

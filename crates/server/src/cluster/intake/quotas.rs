@@ -35,7 +35,7 @@ impl Intake {
             self.set(quotas).await?;
         }
         if !says_the_same(&status, &object.status) {
-            self.quotas.tell(object, &status);
+            self.quotas.write_status(object, &status);
         }
         // Nodes with what it names may join.
         self.quotas_object = (!status.reason.is_empty()).then(|| object.clone());

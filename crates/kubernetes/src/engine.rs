@@ -378,6 +378,7 @@ impl Kubernetes {
         let until = self.clock.now() + limit;
         while let Some(message) = self.receive(Some(until)) {
             self.take(message);
+            self.tell_groups();
         }
     }
 
@@ -835,6 +836,7 @@ impl Engine for Kubernetes {
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
         loop {
             self.look_at_beginnings();
+            self.tell_groups();
             if let Some(event) = self.ready.pop_front() {
                 return Some((self.now(), event));
             }

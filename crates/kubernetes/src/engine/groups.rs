@@ -73,7 +73,7 @@ impl Groups {
         group_of(pod).map(|group| self.changed.insert(group)).is_some()
     }
 
-    fn touch_all(&mut self) {
+    pub fn touch_all(&mut self) {
         self.changed.extend(self.members.keys().chain(self.rows.keys()).cloned());
     }
 
@@ -245,12 +245,14 @@ impl Kubernetes {
         }
     }
 
-    /// Tells what groups ask for, of which there may be news.
-    pub(super) fn tell_groups(&mut self, is_all: bool) {
-        if !self.groups.are_known() || !matches!(self.adoption, Adoption::Done) {
+    /// Tells what groups ask for, of which there may be news. A group is looked at as a whole, so
+    /// this waits until nothing is left to read: the pods of one come in one burst.
+    pub(super) fn tell_groups(&mut self) {
+        let is_read = self.receiver.is_empty() && self.requests.is_told();
+        if !is_read || !self.groups.are_known() || !matches!(self.adoption, Adoption::Done) {
             return;
         }
-        if is_all || !self.groups.is_checked {
+        if !self.groups.is_checked {
             self.groups.touch_all();
         }
         let changed = std::mem::take(&mut self.groups.changed);

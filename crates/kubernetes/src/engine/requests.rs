@@ -122,8 +122,8 @@ impl Kubernetes {
             waiting.iter().for_each(|row| self.see_request(row));
             self.tell_absent();
             self.tell_workloads();
+            self.groups.touch_all();
         }
-        self.tell_groups(is_all);
     }
 
     /// Jobs whose pod went, or asks no more, while nobody watched.

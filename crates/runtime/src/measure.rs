@@ -1,0 +1,5 @@
+//! Measurements of the runtime itself, for `het bench graph`.
+
+mod overhead;
+
+pub use overhead::{Overhead, Shape, overhead};

@@ -9,6 +9,7 @@
 //! [`Driver`], the same in virtual time (`drivers::dummy`) and in real time (`drivers::cpu`).
 
 mod action;
+mod bounds;
 mod coherence;
 mod coordinator;
 mod driver;
@@ -23,6 +24,7 @@ mod scheduler;
 pub mod schedulers;
 
 pub use action::{Action, Completion, CopyOrder, Launch};
+pub use bounds::Bounds;
 pub use coherence::{Coherence, RegisterError, ReleaseError, Traffic};
 pub use coordinator::{
     Cause, Coordinator, KernelInfo, Loss, MemoryFull, ProvideError, SubmitError,

@@ -38,13 +38,18 @@ impl Noise {
     /// No task is faster than this part of what is declared.
     pub const LEAST: f64 = 0.05;
 
+    /// A number between 0 and 1 that follows from the seed and a place in its sequence.
+    pub fn unit(self, place: u64) -> f64 {
+        let bits = mixed(mixed(self.seed) ^ mixed(place));
+        ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
     pub fn factor(self, sequence: u64, class: ClassId) -> f64 {
         if self.deviation <= 0.0 {
             return 1.0;
         }
-        let key = mixed(self.seed ^ mixed(sequence ^ u64::from(class.0) << 48));
-        let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-        let (radius, angle) = (unit(mixed(key)), unit(mixed(key ^ u64::MAX)));
+        let place = sequence ^ u64::from(class.0) << 48;
+        let (radius, angle) = (self.unit(place), self.unit(place ^ 1 << 63));
         // Box and Muller 1958, "A note on the generation of random normal deviates".
         let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
         (1.0 + self.deviation * normal).max(Self::LEAST)

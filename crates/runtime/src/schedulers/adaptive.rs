@@ -24,7 +24,7 @@ const LOOKED_AT: usize = 16;
 
 /// A task that took so much longer or shorter than expected, as a part of that, makes the plan
 /// worth looking at again.
-const DEPARTURE: f64 = 0.02;
+const DEPARTURE: f64 = 0.15;
 
 /// A task's place in the plan.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ impl Adaptive {
         let is_done = |task: &TaskId| {
             view.task(*task).is_none_or(|node| {
                 node.is_cancelled || !matches!(node.stage, Stage::Waiting | Stage::Ready)
-            })
+            }) || self.short.has(*task)
         };
         while let Some(task) = order.front().copied().filter(is_done) {
             order.pop_front();
@@ -98,7 +98,7 @@ impl Adaptive {
         let begins = self.slot(first).map_or(0.0, |planned| planned.start);
         let order = self.orders.get_mut(device.row())?;
         let place = order.iter().take(LOOKED_AT).position(|task| {
-            let node = view.task(*task).filter(|_| view.is_ready(*task));
+            let node = view.task(*task).filter(|_| view.is_ready(*task) && !self.short.has(*task));
             let estimate = node.and_then(|node| view.estimate(node, device));
             estimate.is_some_and(|estimate| view.now as f64 + estimate.mean <= begins)
         })?;
@@ -114,7 +114,8 @@ impl Adaptive {
             for (place, task) in order.take(LOOKED_AT).enumerate() {
                 let Some(node) = view.task(*task) else { continue };
                 at += view.estimate(node, other).map_or(0.0, |estimate| estimate.mean);
-                if !view.is_ready(*task) || !view.can_run(node, device) {
+                let is_open = view.is_ready(*task) && !self.short.has(*task);
+                if !is_open || !view.can_run(node, device) {
                     continue;
                 }
                 let Some(available) = view.available_at(node, device) else { continue };

@@ -88,6 +88,14 @@ impl Adaptive {
         };
         let credit = &mut self.budget.credit;
         consider(problem.upward_ranks(Weight::Mean), Choose::Finish, credit);
+        if problem.memories > 1 && self.is_stale {
+            // As HEFT has it, which is blind to other transfers, with what they make of it.
+            let blind = problem.blind();
+            let ranks = problem.upward_ranks(Weight::Mean);
+            let plan = plan::planned(&blind, &ranks, Choose::Finish);
+            let order = plan.starts.iter().map(|start| -start).collect();
+            consider(order, Choose::Fixed(&plan.devices), credit);
+        }
         let table = if *credit > 5.0 * once { problem.optimistic_costs() } else { Vec::new() };
         for by in [Weight::Harmonic, Weight::Least, Weight::Mean] {
             if *credit > 5.0 * once {

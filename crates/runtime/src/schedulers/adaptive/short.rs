@@ -18,6 +18,8 @@ pub(super) struct ShortQueues {
     queues: Vec<VecDeque<Queued>>,
     /// Expected nanoseconds of each queue.
     work: Vec<f64>,
+    /// Those in the queues, by row.
+    queued: Vec<Option<TaskId>>,
     count: usize,
 }
 
@@ -65,6 +67,10 @@ impl ShortQueues {
         }
         self.work[row] += expected;
         self.count += 1;
+        if self.queued.len() <= task.row() {
+            self.queued.resize(view.graph.rows(), None);
+        }
+        self.queued[task.row()] = Some(task);
     }
 
     pub fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
@@ -94,7 +100,13 @@ impl ShortQueues {
         let work = &mut self.work[row];
         *work = if self.queues[row].is_empty() { 0.0 } else { (*work - queued.expected).max(0.0) };
         self.count -= 1;
+        self.queued[queued.task.row()] = None;
         Some(queued.task)
+    }
+
+    /// Whether it is in a queue. It may be planned, too, where it was thought to be longer.
+    pub fn has(&self, task: TaskId) -> bool {
+        self.queued.get(task.row()).copied().flatten() == Some(task)
     }
 
     pub fn upcoming(&self, device: DeviceId, soon: &mut Vec<TaskId>) {
@@ -105,7 +117,10 @@ impl ShortQueues {
     pub fn device_lost(&mut self, device: DeviceId, back: &mut Vec<TaskId>) {
         if let Some(queue) = self.queues.get_mut(device.row()) {
             self.count -= queue.len();
-            back.extend(queue.drain(..).map(|queued| queued.task));
+            for queued in queue.drain(..) {
+                self.queued[queued.task.row()] = None;
+                back.push(queued.task);
+            }
             self.work[device.row()] = 0.0;
         }
     }

@@ -215,6 +215,11 @@ impl<'a> Problem<'a> {
         at.map_or(self.now, |at: Nanos| at as f64)
     }
 
+    /// The same without what else is on the links.
+    pub fn blind(&self) -> Self {
+        Self { link_free_at: Vec::new(), ..self.clone() }
+    }
+
     pub fn count(&self) -> usize {
         self.ids.len()
     }

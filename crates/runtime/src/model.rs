@@ -39,27 +39,34 @@ pub struct Estimate {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Entry {
     seen: Moments,
-    /// Outliers since the last sample that was none.
-    outliers: Moments,
+    /// The last samples, as far as all were far from the mean on the same side.
+    apart: Moments,
+    are_above: bool,
     prior: Option<f64>,
 }
 
 impl Entry {
     fn observe(&mut self, took: f64) {
-        if let (Some(mean), CALIBRATED..) = (self.seen.mean(), self.seen.count()) {
-            let deviation = self.seen.variance().unwrap_or(0.0).sqrt();
-            let band = (OUTLIER_PART * mean).max(OUTLIER_DEVIATIONS * deviation);
-            if (took - mean).abs() > band {
-                self.outliers.add(took);
-                if self.outliers.count() >= CALIBRATED {
-                    // No outliers any more: the kernel takes another time than it did.
-                    self.seen = std::mem::take(&mut self.outliers);
-                }
-                return;
-            }
+        let (Some(mean), CALIBRATED..) = (self.seen.mean(), self.seen.count()) else {
+            self.seen.add(took);
+            return;
+        };
+        let far = (took - mean).abs();
+        if far <= OUTLIER_PART * mean {
+            self.apart = Moments::default();
+            self.seen.add(took);
+            return;
         }
-        self.seen.add(took);
-        self.outliers = Moments::default();
+        if self.are_above != (took > mean) {
+            (self.apart, self.are_above) = (Moments::default(), took > mean);
+        }
+        self.apart.add(took);
+        if self.apart.count() >= CALIBRATED {
+            // Either the kernel takes another time than it did, or the first samples were none.
+            self.seen = std::mem::take(&mut self.apart);
+        } else if far <= OUTLIER_DEVIATIONS * self.seen.variance().unwrap_or(0.0).sqrt() {
+            self.seen.add(took);
+        }
     }
 
     /// The mean; until there are enough samples the prior stands for those that are missing.
@@ -219,6 +226,17 @@ mod tests {
             model.observe(row, CLASS, 100.0);
         }
         assert!((mean(&model, row) - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_first_sample_that_is_wrong_is_forgotten() {
+        let mut model = model();
+        let row = model.row(KERNEL, 64);
+        model.observe(row, CLASS, 1e6);
+        for _ in 0..2 * CALIBRATED {
+            model.observe(row, CLASS, 50.0);
+        }
+        assert!((mean(&model, row) - 50.0).abs() < 1e-9);
     }
 
     #[test]

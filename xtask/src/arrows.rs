@@ -63,7 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "core", "files", "wire", "perf", "parallel", "planner", "policy", "devices", "lab",
-            "server", "bench",
+            "runtime", "server", "bench",
         ],
     ),
     ("testkit", &["core", "perf", "policy", "scheduler"]),

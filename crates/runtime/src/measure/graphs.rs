@@ -36,6 +36,15 @@ pub enum Transfers {
     Linked,
 }
 
+impl Transfers {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Linked => "linked",
+        }
+    }
+}
+
 /// A kernel, and accesses by place of the handle.
 type Drawn = (u16, Vec<(usize, Mode)>);
 

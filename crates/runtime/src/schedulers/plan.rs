@@ -134,7 +134,11 @@ impl Pass<'_> {
                 best = Some((score, device, start));
             }
         }
-        let Some((_, device, _)) = best else { return };
+        let Some((_, device, _)) = best else {
+            // The device that was planned is gone: no other plan is worse.
+            self.plan.makespan = f64::INFINITY;
+            return;
+        };
         let available = self.fetch(place, device).max(after);
         let duration = problem.duration(place, device);
         let start = self.devices[device].first_gap(available, duration);

@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("devices", &["core"]),
     ("parallel", &["core", "perf"]),
     ("policy", &["core", "perf"]),
+    ("runtime", &["core", "perf"]),
     ("sim", &["core", "perf", "engine"]),
     ("node", &["core", "files", "perf", "wire", "engine", "devices"]),
     ("agent", &["core", "files", "wire", "engine", "node"]),
@@ -62,7 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "core", "files", "wire", "perf", "parallel", "planner", "policy", "devices", "lab",
-            "server", "bench",
+            "runtime", "server", "bench",
         ],
     ),
     ("testkit", &["core", "perf", "policy", "scheduler"]),

@@ -1,5 +1,6 @@
 //! `het bench`.
 
+mod graph;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 
@@ -37,6 +38,8 @@ pub enum Bench {
     /// Run a mix of jobs on processes that sleep through steps of known lengths, play it again in
     /// the simulator, and compare the two.
     Fidelity(FidelityArgs),
+    /// Time empty tasks of a step graph beside StarPU's, or compare schedulers of tasks.
+    Graph(graph::GraphBenchArgs),
     /// Give pods their nodes on a Kubernetes API server without nodes, beside kube-scheduler.
     #[cfg(feature = "kubernetes")]
     Kubernetes(kubernetes::KubernetesBenchArgs),
@@ -110,6 +113,7 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
     match &args.what {
         Bench::Node(args) => node(args),
         Bench::Fidelity(args) => fidelity(args),
+        Bench::Graph(args) => graph::graph(args),
         #[cfg(feature = "kubernetes")]
         Bench::Kubernetes(args) => kubernetes::kubernetes(args),
         Bench::Sim(args) => rounds(args),

@@ -1,0 +1,59 @@
+//! What a driver is asked to do and what it reports.
+
+use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, Nanos, TaskId, TransferId};
+
+/// A task for the compute stream of its device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    pub task: TaskId,
+    pub device: DeviceId,
+    pub class: ClassId,
+    pub memory: MemoryId,
+    pub kernel: KernelId,
+    pub parameter: u64,
+    /// Place in the order of submission.
+    pub sequence: u64,
+    /// Their copies lie in `memory` by the time the stream gets to the task.
+    pub accesses: Accesses,
+}
+
+/// The data of a handle, from one memory to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyOrder {
+    pub transfer: TransferId,
+    pub handle: HandleId,
+    pub from: MemoryId,
+    pub to: MemoryId,
+    pub bytes: u64,
+}
+
+/// What a driver is to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    Launch(Launch),
+    Copy(CopyOrder),
+    /// The memory of a copy is free for others.
+    Drop {
+        handle: HandleId,
+        memory: MemoryId,
+    },
+}
+
+/// What happened on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    /// A stream ends its tasks in the order in which it was given them.
+    Ended {
+        task: TaskId,
+        took: Nanos,
+    },
+    /// What it writes has no defined content.
+    Failed {
+        task: TaskId,
+        reason: String,
+    },
+    Copied(TransferId),
+    DeviceLost(DeviceId),
+    /// With every device that computes in it.
+    MemoryLost(MemoryId),
+}

@@ -1,0 +1,173 @@
+//! Room in a memory: what was used longest ago goes first, and never what a committed task uses.
+
+use crate::{Access, Action, HandleId, MemoryId, Nanos};
+
+use super::{Coherence, NONE, bit};
+
+/// A memory: what of it is taken, and its places that may be evicted, by last use.
+#[derive(Debug, Clone)]
+pub(super) struct Room {
+    pub capacity: u64,
+    pub used: u64,
+    /// Least recently used, by index of the place.
+    oldest: u32,
+    newest: u32,
+}
+
+impl Room {
+    pub fn new(capacity: u64) -> Self {
+        Self { capacity, used: 0, oldest: NONE, newest: NONE }
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        self.used.checked_add(bytes).is_some_and(|all| all <= self.capacity)
+    }
+
+    /// Nothing is ever evicted from it, so that nothing has to be listed.
+    fn is_unlimited(&self) -> bool {
+        self.capacity == u64::MAX
+    }
+}
+
+impl Coherence {
+    /// Whether so many bytes fit, after dropping copies of which there are others.
+    pub(super) fn drop_redundant(
+        &mut self,
+        memory: MemoryId,
+        bytes: u64,
+        spared: &[Access],
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let mut place = self.rooms[memory.row()].oldest;
+        while !self.rooms[memory.row()].fits(bytes) && place != NONE {
+            let handle = self.handle_at(place);
+            place = self.places[place as usize].next;
+            if !uses(spared, handle) && self.is_redundant(handle, memory) {
+                self.evict(handle, memory, actions);
+            }
+        }
+        self.rooms[memory.row()].fits(bytes)
+    }
+
+    /// Whether so many bytes fit now. Where they don't, copies that nobody has elsewhere begin to
+    /// be written back; handles of `own` are never evicted, those of `next` only as the last.
+    pub(super) fn make_room(
+        &mut self,
+        (bytes, memory): (u64, MemoryId),
+        (own, next): (&[Access], &[Access]),
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        for spared in [next, &[]] {
+            if self.evict_until((bytes, memory), (own, spared), now, actions) {
+                break;
+            }
+        }
+        self.rooms[memory.row()].fits(bytes)
+    }
+
+    /// Whether so many bytes fit, now or once what is being written back has left.
+    fn evict_until(
+        &mut self,
+        (bytes, memory): (u64, MemoryId),
+        (own, spared): (&[Access], &[Access]),
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let row = memory.row();
+        let mut leaving = self.leaving_bytes(memory);
+        let mut place = self.rooms[row].oldest;
+        while place != NONE && !self.rooms[row].fits(bytes.saturating_sub(leaving)) {
+            let handle = self.handle_at(place);
+            place = self.places[place as usize].next;
+            if uses(own, handle) || uses(spared, handle) {
+                continue;
+            }
+            if self.is_redundant(handle, memory) {
+                self.evict(handle, memory, actions);
+            } else if let Some(to) = self.refuge(handle, memory, now) {
+                self.traffic.evictions += 1;
+                leaving += self.bytes(handle);
+                self.write_back(handle, (memory, to), now, actions);
+            }
+        }
+        self.rooms[row].fits(bytes.saturating_sub(leaving))
+    }
+
+    fn is_redundant(&self, handle: HandleId, memory: MemoryId) -> bool {
+        self.data[handle.index()].valid & !bit(memory) != 0
+    }
+
+    fn evict(&mut self, handle: HandleId, memory: MemoryId, actions: &mut Vec<Action>) {
+        self.traffic.evictions += 1;
+        self.data[handle.index()].valid &= !bit(memory);
+        self.settle(handle, memory, actions);
+    }
+
+    /// Bytes of places that nobody uses and that are free once they are written back.
+    fn leaving_bytes(&self, memory: MemoryId) -> u64 {
+        let leaving = self.transfers.leaving(memory);
+        let alone = leaving.filter(|handle| {
+            let place = self.place(*handle, memory);
+            // The transfer itself has one pin.
+            place.leaving && place.pins == 1
+        });
+        alone.map(|handle| self.bytes(handle)).sum()
+    }
+
+    /// The memory with room to which a copy is written back fastest.
+    fn refuge(&self, handle: HandleId, memory: MemoryId, now: Nanos) -> Option<MemoryId> {
+        let bytes = self.bytes(handle);
+        let others = self.machine.memory_ids().filter(|other| {
+            *other != memory
+                && !self.place(handle, *other).allocated
+                && self.rooms[other.row()].fits(bytes)
+        });
+        let offers = others.filter_map(|to| {
+            let offer = self.reservations.offer(&self.machine, (memory, to), bytes, now)?;
+            Some((offer.end, to))
+        });
+        offers.min().map(|(_, to)| to)
+    }
+
+    fn handle_at(&self, place: u32) -> HandleId {
+        let row = place / self.rooms.len() as u32;
+        HandleId { row, generation: self.data[row as usize].generation }
+    }
+
+    /// Makes it the one that was used last among those that may be evicted.
+    pub(super) fn list(&mut self, handle: HandleId, memory: MemoryId) {
+        if self.rooms[memory.row()].is_unlimited() || self.place(handle, memory).listed {
+            return;
+        }
+        let index = self.index(handle, memory) as u32;
+        let room = &mut self.rooms[memory.row()];
+        let before = std::mem::replace(&mut room.newest, index);
+        match before {
+            NONE => room.oldest = index,
+            before => self.places[before as usize].next = index,
+        }
+        let place = &mut self.places[index as usize];
+        (place.listed, place.previous, place.next) = (true, before, NONE);
+    }
+
+    pub(super) fn unlist(&mut self, handle: HandleId, memory: MemoryId) {
+        let place = self.place_mut(handle, memory);
+        if !std::mem::replace(&mut place.listed, false) {
+            return;
+        }
+        let (before, after) = (place.previous, place.next);
+        match before {
+            NONE => self.rooms[memory.row()].oldest = after,
+            before => self.places[before as usize].next = after,
+        }
+        match after {
+            NONE => self.rooms[memory.row()].newest = before,
+            after => self.places[after as usize].previous = before,
+        }
+    }
+}
+
+fn uses(accesses: &[Access], handle: HandleId) -> bool {
+    accesses.iter().any(|access| access.handle == handle)
+}

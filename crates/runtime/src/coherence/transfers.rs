@@ -1,0 +1,231 @@
+//! Copies under way, and the tasks that wait for them.
+
+use smallvec::SmallVec;
+
+use crate::machine::Interval;
+use crate::{Action, CopyOrder, HandleId, MemoryId, Nanos, TaskId, TransferId};
+
+use super::{Coherence, NONE, bit};
+
+#[derive(Debug, Clone)]
+struct Waiter {
+    task: TaskId,
+    /// Whether it reads what arrives, or waits only until nothing does.
+    reads: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Transfer {
+    handle: HandleId,
+    from: MemoryId,
+    to: MemoryId,
+    /// Of the content that is copied.
+    epoch: u32,
+    /// When it will be there by the reservations.
+    end: Nanos,
+    waiters: SmallVec<[Waiter; 2]>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    generation: u32,
+    transfer: Option<Transfer>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Transfers {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Transfers {
+    pub fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn add(&mut self, transfer: Transfer) -> TransferId {
+        let row = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if row as usize == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let slot = &mut self.slots[row as usize];
+        slot.transfer = Some(transfer);
+        TransferId { row, generation: slot.generation }
+    }
+
+    fn remove(&mut self, id: TransferId) -> Option<Transfer> {
+        let slot = self.slots.get_mut(id.index())?;
+        let transfer = slot.transfer.take_if(|_| slot.generation == id.generation)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.row);
+        Some(transfer)
+    }
+
+    fn rows(&self, is_meant: impl Fn(&Transfer) -> bool) -> Vec<TransferId> {
+        let slots = self.slots.iter().enumerate();
+        let meant = slots.filter(|(_, slot)| slot.transfer.as_ref().is_some_and(&is_meant));
+        meant
+            .map(|(row, slot)| TransferId { row: row as u32, generation: slot.generation })
+            .collect()
+    }
+
+    pub fn wait(&mut self, row: u32, task: TaskId, reads: bool) {
+        if let Some(transfer) = self.slots[row as usize].transfer.as_mut() {
+            transfer.waiters.push(Waiter { task, reads });
+        }
+    }
+
+    /// Handles of which a copy is being made from this memory.
+    pub fn leaving(&self, from: MemoryId) -> impl Iterator<Item = HandleId> + '_ {
+        let transfers = self.slots.iter().filter_map(|slot| slot.transfer.as_ref());
+        transfers.filter(move |transfer| transfer.from == from).map(|transfer| transfer.handle)
+    }
+
+    pub fn expected_end(&self, row: u32) -> Option<Nanos> {
+        Some(self.slots.get(row as usize)?.transfer.as_ref()?.end)
+    }
+}
+
+impl Coherence {
+    /// The memory from which a copy arrives first, and when.
+    pub(super) fn source(
+        &self,
+        handle: HandleId,
+        to: MemoryId,
+        now: Nanos,
+    ) -> Option<(MemoryId, Interval)> {
+        let bytes = self.bytes(handle);
+        let offers = self.copies(handle).filter_map(|from| {
+            let offer = self.reservations.offer(&self.machine, (from, to), bytes, now)?;
+            Some((from, offer))
+        });
+        offers.min_by_key(|(from, offer)| (offer.end, *from))
+    }
+
+    /// Begins a copy into a place that is allocated. Where there is no source nothing begins: who
+    /// asks has seen to it that there is one.
+    pub(super) fn fetch(
+        &mut self,
+        handle: HandleId,
+        to: MemoryId,
+        task: Option<TaskId>,
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some((from, _)) = self.source(handle, to, now) {
+            let waiters = task.into_iter().map(|task| Waiter { task, reads: true }).collect();
+            self.begin(handle, (from, to), waiters, now, actions);
+        }
+    }
+
+    pub(super) fn write_back(
+        &mut self,
+        handle: HandleId,
+        (from, to): (MemoryId, MemoryId),
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) {
+        self.place_mut(handle, from).leaving = true;
+        self.allocate(handle, to);
+        self.traffic.written_back_bytes += self.bytes(handle);
+        self.begin(handle, (from, to), SmallVec::new(), now, actions);
+    }
+
+    fn begin(
+        &mut self,
+        handle: HandleId,
+        (from, to): (MemoryId, MemoryId),
+        waiters: SmallVec<[Waiter; 2]>,
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) {
+        let bytes = self.bytes(handle);
+        let machine = &self.machine;
+        let reserved = self.reservations.reserve(machine, (from, to), bytes, now);
+        let end = reserved.map_or(now, |interval| interval.end);
+        let epoch = self.data[handle.index()].epoch;
+        let transfer = self.transfers.add(Transfer { handle, from, to, epoch, end, waiters });
+        self.place_mut(handle, to).incoming = transfer.row;
+        self.unlist(handle, from);
+        self.place_mut(handle, from).pins += 1;
+        self.traffic.transfers += 1;
+        self.traffic.bytes += bytes;
+        actions.push(Action::Copy(CopyOrder { transfer, handle, from, to, bytes }));
+    }
+
+    /// A copy is there: tasks that waited for it are added to `ready`, once for each such copy.
+    pub(crate) fn arrived(
+        &mut self,
+        id: TransferId,
+        now: Nanos,
+        (ready, actions): (&mut Vec<TaskId>, &mut Vec<Action>),
+    ) {
+        let Some(transfer) = self.transfers.remove(id) else { return };
+        let Transfer { handle, from, to, epoch, mut waiters, .. } = transfer;
+        // A writer may have begun at the source meanwhile: nobody who needs the old content can
+        // have waited for it then.
+        let is_current =
+            self.data[handle.index()].epoch == epoch && self.place(handle, from).writers == 0;
+        self.place_mut(handle, from).pins -= 1;
+        self.place_mut(handle, to).incoming = NONE;
+        if is_current {
+            self.data[handle.index()].valid |= bit(to);
+            self.leave(handle, from);
+        }
+        self.place_mut(handle, from).leaving = false;
+        self.settle(handle, from, actions);
+        let reads = waiters.iter().any(|waiter| waiter.reads);
+        if !is_current && reads && self.has_content(handle) {
+            let writers = waiters.iter().filter(|waiter| !waiter.reads);
+            ready.extend(writers.map(|waiter| waiter.task));
+            waiters.retain(|waiter| waiter.reads);
+            if let Some((from, _)) = self.source(handle, to, now) {
+                self.begin(handle, (from, to), waiters, now, actions);
+            }
+            return;
+        }
+        ready.extend(waiters.into_iter().map(|waiter| waiter.task));
+        self.settle(handle, to, actions);
+    }
+
+    /// The copy that was written back goes, unless a task has come for it.
+    fn leave(&mut self, handle: HandleId, from: MemoryId) {
+        let place = self.place(handle, from);
+        if place.leaving && place.pins == 0 {
+            self.data[handle.index()].valid &= !bit(from);
+        }
+    }
+
+    /// Ends all that reads or fills a memory that is gone.
+    pub(super) fn cancel_transfers_with(
+        &mut self,
+        memory: MemoryId,
+        interrupted: &mut Vec<TaskId>,
+        actions: &mut Vec<Action>,
+    ) {
+        for id in self.transfers.rows(|transfer| transfer.from == memory || transfer.to == memory) {
+            let Some(Transfer { handle, from, to, waiters, .. }) = self.transfers.remove(id) else {
+                continue;
+            };
+            self.place_mut(handle, from).pins -= 1;
+            self.place_mut(handle, from).leaving = false;
+            self.place_mut(handle, to).incoming = NONE;
+            interrupted.extend(waiters.into_iter().map(|waiter| waiter.task));
+            let other = if from == memory { to } else { from };
+            self.settle(handle, other, actions);
+        }
+    }
+
+    /// A task that gives back its memory waits for no copy any more.
+    pub(crate) fn stop_waiting(&mut self, task: TaskId) {
+        for transfer in self.transfers.slots.iter_mut().filter_map(|slot| slot.transfer.as_mut()) {
+            transfer.waiters.retain(|waiter| waiter.task != task);
+        }
+    }
+
+    /// Whether a copy of it is under way.
+    pub(crate) fn is_copied(&self, handle: HandleId) -> bool {
+        let memories = self.machine.memory_ids();
+        memories.into_iter().any(|memory| self.place(handle, memory).incoming != NONE)
+    }
+}

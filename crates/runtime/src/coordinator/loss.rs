@@ -1,0 +1,202 @@
+//! Kernels that fail, and devices and memories that are lost: what of the data is left, which
+//! tasks run again and which can't.
+
+use std::collections::BTreeSet;
+
+use crate::coherence::Outcome;
+use crate::{Action, DeviceId, HandleId, MemoryId, Stage, TaskId};
+
+use super::Coordinator;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    Device(DeviceId),
+    Memory(MemoryId),
+    /// A kernel, by name, and what it said.
+    Kernel {
+        kernel: String,
+        reason: String,
+    },
+}
+
+/// What a fault took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    pub cause: Cause,
+    /// Tasks that had begun and run again elsewhere.
+    pub again: Vec<TaskId>,
+    /// Tasks that are not run: what they read is lost, or no device that is left can run them.
+    pub cancelled: Vec<TaskId>,
+    /// Handles without the content that they should have by now. They may be provided again.
+    pub lost: Vec<HandleId>,
+}
+
+impl Loss {
+    /// Whether all that was to be done is done all the same.
+    pub fn is_mended(&self) -> bool {
+        self.cancelled.is_empty() && self.lost.is_empty()
+    }
+}
+
+impl Coordinator {
+    pub(super) fn failed(&mut self, task: TaskId, reason: String, actions: &mut Vec<Action>) {
+        let Some(device) = self.leave_stream(task) else { return };
+        let memory = self.machine.memory_of(device);
+        let Some(node) = self.graph.get(task) else { return };
+        let kernel = self.kernels[node.kernel.row()].name.clone();
+        let accesses = node.accesses.clone();
+        self.data.release(&accesses, memory, Outcome::Undefined, actions);
+        let written = accesses.iter().filter(|access| access.mode.writes());
+        let lost = written.map(|access| access.handle).collect();
+        if let Some(node) = self.graph.get_mut(task) {
+            node.is_cancelled = true;
+        }
+        let cause = Cause::Kernel { kernel, reason };
+        self.settle_loss(cause, (Vec::new(), vec![task]), lost, actions);
+        self.finish(task, None);
+    }
+
+    pub(super) fn device_lost(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
+        if device.row() >= self.streams.len() || self.streams[device.row()].is_lost {
+            return;
+        }
+        let (again, back, lost) = self.take_from(device, actions);
+        self.reoffer(back);
+        self.settle_loss(Cause::Device(device), (again, Vec::new()), lost, actions);
+    }
+
+    /// What it was doing, what is ready again, and handles that have no valid copy any more.
+    fn take_from(
+        &mut self,
+        device: DeviceId,
+        actions: &mut Vec<Action>,
+    ) -> (Vec<TaskId>, Vec<TaskId>, BTreeSet<HandleId>) {
+        let row = device.row();
+        let stream = &mut self.streams[row];
+        stream.is_lost = true;
+        let again: Vec<TaskId> = stream.committed.iter().take(stream.launched).copied().collect();
+        let mut back: Vec<TaskId> = stream.blocked.take().into_iter().collect();
+        for task in &back {
+            if let Some(node) = self.graph.get_mut(*task) {
+                node.stage = Stage::Ready;
+            }
+        }
+        self.uncommit(device, 0, (&mut back, actions));
+        let begun = again.iter().filter_map(|task| self.graph.get(*task));
+        let written = begun.flat_map(|node| &node.accesses).filter(|access| access.mode.writes());
+        let lost = written.map(|access| access.handle);
+        let lost = lost.filter(|handle| !self.data.has_content(*handle)).collect();
+        let (scheduler, view) = self.parts();
+        scheduler.device_lost(&view, device, &mut back);
+        (again, back, lost)
+    }
+
+    pub(super) fn memory_lost(&mut self, memory: MemoryId, actions: &mut Vec<Action>) {
+        if memory.row() >= self.machine.memories().len() {
+            return;
+        }
+        let (mut again, mut back, mut lost) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for device in self.machine.device_ids() {
+            let of_memory = self.machine.memory_of(device) == memory;
+            if of_memory && !self.streams[device.row()].is_lost {
+                let (begun, ready, gone) = self.take_from(device, actions);
+                again.extend(begun);
+                back.extend(ready);
+                lost.extend(gone);
+            }
+        }
+        let mut interrupted = Vec::new();
+        lost.extend(self.data.lose_memory(memory, &mut interrupted, actions));
+        for task in interrupted {
+            let Some(device) = self.graph.get(task).and_then(|node| node.device()) else {
+                continue;
+            };
+            let committed = &self.streams[device.row()].committed;
+            if let Some(place) = committed.iter().position(|other| *other == task) {
+                self.uncommit(device, place, (&mut back, actions));
+            }
+        }
+        lost.retain(|handle| !self.data.has_content(*handle));
+        self.reoffer(back);
+        self.settle_loss(Cause::Memory(memory), (again, Vec::new()), lost, actions);
+    }
+
+    fn reoffer(&mut self, mut back: Vec<TaskId>) {
+        back.sort_unstable();
+        back.dedup();
+        for task in back {
+            if self.view().is_ready(task) {
+                self.offer(task, None);
+            }
+        }
+    }
+
+    /// Cancels what can't run any more. Tasks are looked at in the order of submission: one that
+    /// reads what is lost is cancelled and loses what it would have written; one that writes it
+    /// anew, without reading it, brings it back.
+    fn settle_loss(
+        &mut self,
+        cause: Cause,
+        (again, mut cancelled): (Vec<TaskId>, Vec<TaskId>),
+        mut lost: BTreeSet<HandleId>,
+        actions: &mut Vec<Action>,
+    ) {
+        let alive = self
+            .view()
+            .devices()
+            .fold(0_u64, |bits, device| bits | 1 << self.machine.class_of(device).0);
+        let mut tasks: Vec<(u64, TaskId)> =
+            self.graph.tasks().map(|(id, node)| (node.sequence, id)).collect();
+        tasks.sort_unstable();
+        let mut stopped = Vec::new();
+        for (_, id) in tasks {
+            let Some(node) = self.graph.get(id) else { continue };
+            if node.is_cancelled {
+                continue;
+            }
+            let reads = node.accesses.iter().filter(|access| access.mode.reads());
+            let can_run = node.stage == Stage::Launched || node.classes & alive != 0;
+            let is_cancelled =
+                !can_run || reads.into_iter().any(|read| lost.contains(&read.handle));
+            for access in node.accesses.iter().filter(|access| access.mode.writes()) {
+                match is_cancelled {
+                    true => lost.insert(access.handle),
+                    false => lost.remove(&access.handle),
+                };
+            }
+            if is_cancelled {
+                stopped.push(id);
+            }
+        }
+        for id in &stopped {
+            self.cancel(*id, actions);
+        }
+        cancelled.extend(&stopped);
+        // Those that nothing is waited for go now, the others when their turn comes.
+        for id in stopped {
+            let node = self.graph.get(id);
+            if node.is_some_and(|node| {
+                node.is_cancelled && node.waiting() == 0 && node.stage != Stage::Launched
+            }) {
+                self.finish(id, None);
+            }
+        }
+        let again = again.into_iter().filter(|task| !cancelled.contains(task)).collect();
+        self.losses.push(Loss { cause, again, cancelled, lost: lost.into_iter().collect() });
+    }
+
+    fn cancel(&mut self, id: TaskId, actions: &mut Vec<Action>) {
+        let Some(node) = self.graph.get_mut(id) else { return };
+        node.is_cancelled = true;
+        if node.stage != Stage::Committed {
+            return;
+        }
+        let device = node.device;
+        let committed = &self.streams[device.row()].committed;
+        if let Some(place) = committed.iter().position(|other| *other == id) {
+            let mut back = Vec::new();
+            self.uncommit(device, place, (&mut back, actions));
+            self.reoffer(back);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Drivers, a folder or file a kind of device.
+
+pub mod cpu;
+pub mod dummy;

@@ -1,0 +1,41 @@
+//! The execution tier: one step of a program as a graph of tasks over unlike devices.
+//!
+//! Knows: tasks, the data that they read and write, devices, memories, links, and how long kernels
+//! take. Must never know: models, tenants, queues, any network interface, what a kernel computes.
+//!
+//! [`Coordinator`] is the state of it all and has neither clock nor threads: [`Graph`] is what
+//! waits for what, [`Coherence`] which memory has which data, [`Model`] what kernels take, and a
+//! [`Scheduler`] says what each device does next. [`Runtime`] is the loop between it and a
+//! [`Driver`], the same in virtual time (`drivers::dummy`) and in real time (`drivers::cpu`).
+
+mod action;
+mod bounds;
+mod coherence;
+mod coordinator;
+mod driver;
+pub mod drivers;
+mod graph;
+mod ids;
+mod machine;
+pub mod measure;
+mod model;
+mod runtime;
+mod scheduler;
+pub mod schedulers;
+
+pub use action::{Action, Completion, CopyOrder, Launch};
+pub use bounds::Bounds;
+pub use coherence::{Coherence, RegisterError, ReleaseError, Traffic};
+pub use coordinator::{
+    Cause, Coordinator, KernelInfo, Loss, MemoryFull, ProvideError, SubmitError,
+};
+pub use driver::{Driver, Wait};
+pub use graph::{Access, Accesses, Graph, Mode, Node, Stage, Task};
+pub use ids::{ClassId, DeviceId, HandleId, KernelId, MemoryId, TaskId, TransferId};
+pub use machine::{
+    CLASSES_MAX, Device, Interval, Link, MEMORIES_MAX, Machine, MachineError, Memory, Nanos,
+    Reservations,
+};
+pub use model::{CALIBRATED, Estimate, Model, ModelError, Prior, SizeClass, size_class};
+pub use runtime::{Begin, RunError, Runtime};
+pub use scheduler::{Candidate, Choice, Scheduler, Stream, View};

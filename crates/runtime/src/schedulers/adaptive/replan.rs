@@ -1,0 +1,183 @@
+//! Making a plan: several ways to rank tasks and to choose devices, the plan that there is, and
+//! variations of the best, as many as the budget allows. The one that is predicted to end first
+//! is taken.
+
+use crate::{DeviceId, View};
+
+use super::super::plan::{self, Choose, Contention, Plan, Problem, Weight};
+use super::{Adaptive, PLANNED_MAX, Planned};
+
+/// Nanoseconds that it takes to put a task into a plan, for each device, with one memory.
+const COST: f64 = 60.0;
+
+/// With several memories transfers are looked at, too.
+const COST_WITH_TRANSFERS: f64 = 200.0;
+
+/// Planning may take this part of the time that passes.
+const PART: f64 = 0.01;
+
+/// Most variations that are tried at a time.
+const VARIATIONS_MAX: usize = 64;
+
+/// Ranks are varied by up to this part, up and down.
+const VARIATION: f64 = 0.15;
+
+/// What planning may cost, in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    credit: f64,
+    /// Until when credit was given.
+    at: f64,
+    /// Of the sequence of variations.
+    seed: u64,
+}
+
+impl Budget {
+    /// The next number of the sequence, from -1 to 1 (Steele, Lea and Flood 2014, "Fast splittable
+    /// pseudorandom number generators").
+    fn vary(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.seed;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (z >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    }
+}
+
+fn cost_a_task(devices: usize, memories: usize) -> f64 {
+    devices as f64 * if memories > 1 { COST_WITH_TRANSFERS } else { COST }
+}
+
+/// Nanoseconds from which on a task is worth planning.
+pub(super) fn worth_planning(devices: usize, memories: usize) -> f64 {
+    cost_a_task(devices, memories) / PART
+}
+
+/// A plan and the ranks that it came from.
+struct Ranked {
+    plan: Plan,
+    ranks: Vec<f64>,
+}
+
+impl Adaptive {
+    /// Takes the best plan that the budget finds; keeps the one that there is where not even one
+    /// can be afforded and it covers all.
+    pub(super) fn replan(&mut self, view: &View<'_>) {
+        let unfinished = view.graph.unfinished().min(PLANNED_MAX);
+        let once = unfinished as f64
+            * cost_a_task(view.machine.devices().len(), view.machine.memories().len());
+        let now = view.now as f64;
+        self.budget.credit += PART * (now - self.budget.at);
+        self.budget.at = now;
+        if !self.is_stale && self.budget.credit < 2.0 * once {
+            return;
+        }
+        let problem = Problem::new(view, PLANNED_MAX, Contention::Seen);
+        if self.is_stale {
+            self.budget.credit += PART * self.unplanned_work(&problem);
+        }
+        let mut best = self.current(&problem);
+        let mut consider = |ranks: Vec<f64>, choose: Choose<'_>, credit: &mut f64| {
+            let plan = plan::planned(&problem, &ranks, choose);
+            *credit -= once;
+            let least = best.as_ref().map_or(f64::INFINITY, |best| best.plan.makespan);
+            if plan.makespan < least {
+                best = Some(Ranked { plan, ranks });
+            }
+        };
+        let credit = &mut self.budget.credit;
+        consider(problem.upward_ranks(Weight::Mean), Choose::Finish, credit);
+        if problem.memories > 1 && self.is_stale {
+            // As HEFT has it, which is blind to other transfers, with what they make of it.
+            let blind = problem.blind();
+            let ranks = problem.upward_ranks(Weight::Mean);
+            let plan = plan::planned(&blind, &ranks, Choose::Finish);
+            let order = plan.starts.iter().map(|start| -start).collect();
+            consider(order, Choose::Fixed(&plan.devices), credit);
+        }
+        let table = if *credit > 5.0 * once { problem.optimistic_costs() } else { Vec::new() };
+        for by in [Weight::Harmonic, Weight::Least, Weight::Mean] {
+            if *credit > 5.0 * once {
+                consider(problem.upward_ranks(by), Choose::Finish, credit);
+                consider(problem.upward_ranks(by), Choose::Onward(&table), credit);
+            }
+        }
+        let affordable = (self.budget.credit / 2.0 / once).max(0.0) as usize;
+        for _ in 0..affordable.min(VARIATIONS_MAX) {
+            let Some(base) = &best else { break };
+            let budget = &mut self.budget;
+            let ranks: Vec<f64> =
+                base.ranks.iter().map(|rank| rank * (1.0 + VARIATION * budget.vary())).collect();
+            let plan = plan::planned(&problem, &ranks, Choose::Finish);
+            self.budget.credit -= once;
+            if plan.makespan < base.plan.makespan {
+                best = Some(Ranked { plan, ranks });
+            }
+        }
+        if let Some(best) = best {
+            self.take_plan(view, &problem, &best);
+        }
+        self.is_stale = false;
+        self.has_departed = false;
+    }
+
+    /// Least nanoseconds a device of the tasks that no plan has.
+    fn unplanned_work(&self, problem: &Problem<'_>) -> f64 {
+        let fresh = (0..problem.count()).filter(|place| self.slot(problem.ids[*place]).is_none());
+        let least = |place: usize| {
+            let on = (0..problem.devices).map(|device| problem.duration(place, device));
+            on.fold(f64::INFINITY, f64::min)
+        };
+        let least = fresh.map(least).filter(|duration| duration.is_finite());
+        least.sum::<f64>() / problem.devices as f64
+    }
+
+    /// The plan that there is, from now on; `None` where it lacks a task.
+    fn current(&mut self, problem: &Problem<'_>) -> Option<Ranked> {
+        let mut devices = Vec::with_capacity(problem.count());
+        let mut order = Vec::with_capacity(problem.count());
+        let mut ranks = Vec::with_capacity(problem.count());
+        for (place, id) in problem.ids.iter().enumerate() {
+            let committed = match problem.cancelled[place] {
+                true => Some((0, problem.now, problem.now)),
+                false => problem.committed[place],
+            };
+            let planned = match committed {
+                Some((device, start, end)) => Planned {
+                    task: *id,
+                    device: DeviceId(device),
+                    start,
+                    end,
+                    rank: 0.0,
+                    is_handed_out: true,
+                },
+                None => self.slot(*id)?,
+            };
+            devices.push(planned.device.0);
+            order.push(-planned.start);
+            ranks.push(planned.rank);
+        }
+        let plan = plan::planned(problem, &order, Choose::Fixed(&devices));
+        Some(Ranked { plan, ranks })
+    }
+
+    fn take_plan(&mut self, view: &View<'_>, problem: &Problem<'_>, best: &Ranked) {
+        let orders = plan::by_device(problem, &best.plan);
+        let ids = |order: Vec<u32>| order.into_iter().map(|place| problem.ids[place as usize]);
+        self.orders = orders.into_iter().map(|order| ids(order).collect()).collect();
+        self.planned.clear();
+        self.planned.resize(view.graph.rows(), None);
+        for (place, task) in problem.ids.iter().copied().enumerate() {
+            let Plan { devices, starts, ends, .. } = &best.plan;
+            self.planned[task.row()] = Some(Planned {
+                task,
+                device: DeviceId(devices[place]),
+                start: starts[place],
+                end: ends[place],
+                rank: best.ranks[place],
+                is_handed_out: problem.committed[place].is_some(),
+            });
+        }
+    }
+}

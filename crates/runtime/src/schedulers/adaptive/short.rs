@@ -1,0 +1,127 @@
+//! Tasks that are too short to plan: each to the device where it ends first, by queue, transfers
+//! and model. A device without any takes what ends sooner with it.
+
+use std::collections::VecDeque;
+
+use crate::graph::Node;
+use crate::{DeviceId, TaskId, View};
+
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    task: TaskId,
+    priority: i32,
+    expected: f64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ShortQueues {
+    queues: Vec<VecDeque<Queued>>,
+    /// Expected nanoseconds of each queue.
+    work: Vec<f64>,
+    /// Those in the queues, by row.
+    queued: Vec<Option<TaskId>>,
+    count: usize,
+}
+
+impl ShortQueues {
+    pub fn add(&mut self, view: &View<'_>, task: TaskId, node: &Node) {
+        self.queues.resize_with(view.streams.len(), VecDeque::new);
+        self.work.resize(view.streams.len(), 0.0);
+        let one_memory = view.machine.memories().len() == 1;
+        // (known, finish, expected, row): where nothing is known yet it is tried first, on the
+        // device with the shortest queue.
+        let mut best: Option<(bool, f64, f64, usize)> = None;
+        for device in view.devices().filter(|device| view.can_run(node, *device)) {
+            let row = device.row();
+            let estimate = view.estimate(node, device);
+            let (is_known, finish) = match estimate {
+                None => {
+                    (false, (self.queues[row].len() + view.streams[row].committed.len()) as f64)
+                }
+                Some(estimate) => {
+                    let mut start = view.free_at(device) as f64 + self.work[row];
+                    if !one_memory {
+                        let Some(at) = view.available_at(node, device) else { continue };
+                        start = start.max(at as f64);
+                    }
+                    (true, start + estimate.mean)
+                }
+            };
+            let expected = estimate.map_or(0.0, |estimate| estimate.mean);
+            let is_better = best.is_none_or(|(known, least, ..)| match (is_known, known) {
+                (false, true) => true,
+                (true, false) => false,
+                _ => finish < least,
+            });
+            if is_better {
+                best = Some((is_known, finish, expected, row));
+            }
+        }
+        let Some((_, _, expected, row)) = best else { return };
+        let queued = Queued { task, priority: node.priority(), expected };
+        let queue = &mut self.queues[row];
+        let behind = queue.iter().rev().take_while(|other| other.priority < queued.priority);
+        match behind.count() {
+            0 => queue.push_back(queued),
+            count => queue.insert(queue.len() - count, queued),
+        }
+        self.work[row] += expected;
+        self.count += 1;
+        if self.queued.len() <= task.row() {
+            self.queued.resize(view.graph.rows(), None);
+        }
+        self.queued[task.row()] = Some(task);
+    }
+
+    pub fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
+        if self.count == 0 {
+            return None;
+        }
+        let row = device.row();
+        if !self.queues[row].is_empty() {
+            return Some((self.take(row, 0)?, "earliest-finish"));
+        }
+        // From the back of the queue that ends last.
+        let others = (0..self.queues.len()).filter(|other| !self.queues[*other].is_empty());
+        let ends = |other: usize| view.free_at(DeviceId(other as u16)) as f64 + self.work[other];
+        let other = others.max_by(|a, b| ends(*a).total_cmp(&ends(*b)).then(b.cmp(a)))?;
+        let queued = *self.queues[other].back()?;
+        let node = view.task(queued.task)?;
+        let here = view.estimate(node, device).filter(|_| view.can_run(node, device))?.mean;
+        let begins = view.free_at(device).max(view.available_at(node, device)?) as f64;
+        if begins + here >= ends(other) {
+            return None;
+        }
+        Some((self.take(other, self.queues[other].len() - 1)?, "stolen"))
+    }
+
+    fn take(&mut self, row: usize, place: usize) -> Option<TaskId> {
+        let queued = self.queues[row].remove(place)?;
+        let work = &mut self.work[row];
+        *work = if self.queues[row].is_empty() { 0.0 } else { (*work - queued.expected).max(0.0) };
+        self.count -= 1;
+        self.queued[queued.task.row()] = None;
+        Some(queued.task)
+    }
+
+    /// Whether it is in a queue. It may be planned, too, where it was thought to be longer.
+    pub fn has(&self, task: TaskId) -> bool {
+        self.queued.get(task.row()).copied().flatten() == Some(task)
+    }
+
+    pub fn upcoming(&self, device: DeviceId, soon: &mut Vec<TaskId>) {
+        let queue = self.queues.get(device.row()).into_iter().flatten();
+        soon.extend(queue.take(4).map(|queued| queued.task));
+    }
+
+    pub fn device_lost(&mut self, device: DeviceId, back: &mut Vec<TaskId>) {
+        if let Some(queue) = self.queues.get_mut(device.row()) {
+            self.count -= queue.len();
+            for queued in queue.drain(..) {
+                self.queued[queued.task.row()] = None;
+                back.push(queued.task);
+            }
+            self.work[device.row()] = 0.0;
+        }
+    }
+}

@@ -12,7 +12,7 @@ mod rules;
 mod study;
 mod tidy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask CHORE
@@ -26,7 +26,8 @@ const USAGE: &str = "usage: cargo xtask CHORE
   cluster   a Kubernetes control plane on loopback for tests: `cluster up [NODES]`, `cluster down`;
             `cluster faults [RUNS [SEED]]` breaks one again and again
   glossary  what docs/glossary.md names exists, and retired words are no names any more
-  study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
+  study     print the tables of a study: `study gavel|sia|packing|planner|fabric DATA`,
+            `study headline|faults|mixed|train`
   tidy      no leftovers, no overlong lines, no files that tell two stories; no
             `unsafe`, hash map, clock or sleep where the rules do not allow it";
 
@@ -59,8 +60,10 @@ fn main() -> ExitCode {
 fn study(words: &[String]) -> anyhow::Result<()> {
     let find = |name: &String| study::STUDIES.iter().find(|(known, _)| name == known);
     match words {
-        [name, data] if find(name).is_some() => {
-            find(name).map_or(Ok(()), |(_, run)| run(data.as_ref()))
+        [name, data @ ..] if find(name).is_some() && data.len() < 2 => {
+            // What needs no data is given a folder that has none.
+            let data = data.first().map_or(Path::new("."), Path::new);
+            find(name).map_or(Ok(()), |(_, run)| run(data))
         }
         _ => {
             let names = study::STUDIES.map(|(name, _)| name).join(", ");

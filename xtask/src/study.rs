@@ -1,4 +1,4 @@
-//! `cargo xtask study NAME DATA`: the figures of `docs/studies/NAME.md`, as Markdown.
+//! `cargo xtask study NAME [DATA]`: the figures of `docs/studies/NAME.md`, as Markdown.
 
 mod headline;
 mod planning;
@@ -14,7 +14,7 @@ use serde_json::Value;
 type Study = (&'static str, fn(&Path) -> Result<()>);
 
 /// Every study.
-pub const STUDIES: [Study; 8] = [
+pub const STUDIES: [Study; 9] = [
     ("gavel", gavel),
     ("sia", sia),
     ("packing", packing),
@@ -23,6 +23,7 @@ pub const STUDIES: [Study; 8] = [
     ("planner", planning::planner),
     ("fabric", planning::fabric),
     ("mixed", |_| planning::mixed()),
+    ("train", |_| train()),
 ];
 
 /// Clusters and traces of Gavel's study.
@@ -192,6 +193,23 @@ fn faults() -> Result<()> {
         }
     }
     std::fs::remove_file(&trace).context("the trace of the large job")
+}
+
+/// Training steps beside PyTorch, by the Python that `PATH` has.
+fn train() -> Result<()> {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--release", "--package", "het-train"]);
+    let program = crate::target().join("release/het-train");
+    let mut compare = Command::new("python3");
+    compare.arg("benches/training_vs_torch.py").arg(program);
+    for (mut command, name) in [(build, "cargo"), (compare, "python3")] {
+        let run = command.current_dir(crate::root()).status();
+        let status = run.with_context(|| format!("`{name}` does not start"))?;
+        if !status.success() {
+            bail!("`{name}` ended with {status}; torch, transformers and peft must be installed");
+        }
+    }
+    Ok(())
 }
 
 fn folder(data: &Path, name: &str) -> Result<PathBuf> {

@@ -40,7 +40,7 @@ pub struct Architecture {
     pub attention: attention::Shape,
     pub mlp: mlp::Shape,
     pub biases: Biases,
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerShape>,
     /// Rotations that layers choose from.
     pub ropes: Vec<Rope>,
     pub head: HeadWeight,
@@ -51,7 +51,7 @@ pub struct Architecture {
 
 /// What differs between layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Layer {
+pub struct LayerShape {
     /// What products of queries and keys are multiplied by.
     pub scale: f32,
     /// How many positions a token sees, its own included.
@@ -93,7 +93,7 @@ pub struct Biases {
 impl Architecture {
     /// The shape of one layer's attention.
     pub fn attention_of(&self, layer: usize) -> attention::Shape {
-        let Layer { scale, window, .. } = self.layers[layer];
+        let LayerShape { scale, window, .. } = self.layers[layer];
         attention::Shape { scale, window, ..self.attention }
     }
 

@@ -21,13 +21,6 @@ pub struct Batch {
     pub targets: Vec<u32>,
 }
 
-impl Sequence {
-    /// Whether a prediction within the first `length_max` tokens counts.
-    pub fn is_scored(&self, length_max: usize) -> bool {
-        self.scored.iter().take(length_max).skip(1).any(|&scored| scored)
-    }
-}
-
 impl Batch {
     /// Packs `sequences`, each cut to `length_max` tokens.
     pub fn pack<'a>(sequences: impl IntoIterator<Item = &'a Sequence>, length_max: usize) -> Self {
@@ -56,13 +49,6 @@ impl Batch {
         self.bounds.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
     }
 
-    /// Refuses data of which no prediction counts, and says what cut it away.
-    pub fn check_scored(sequences: &[Sequence], length_max: usize) -> Result<()> {
-        check_scored(sequences.len(), length_max, |index, length| {
-            sequences[index].is_scored(length)
-        })
-    }
-
     /// Refuses tokens that the vocabulary does not have.
     pub fn check_vocabulary(&self, vocabulary: usize) -> Result<()> {
         match self.tokens.iter().find(|&&token| token as usize >= vocabulary) {
@@ -73,30 +59,4 @@ impl Batch {
             }),
         }
     }
-}
-
-/// As [`Batch::check_scored`], of `all` sequences of which `is_scored(index, length)` tells whether
-/// a prediction within the first `length` tokens counts.
-pub fn check_scored(
-    all: usize,
-    length_max: usize,
-    is_scored: impl Fn(usize, usize) -> bool,
-) -> Result<()> {
-    if (0..all).any(|index| is_scored(index, length_max)) {
-        return Ok(());
-    }
-    let cut = (0..all).filter(|&index| is_scored(index, usize::MAX)).count();
-    Err(Error::Usage {
-        what: match cut {
-            0 => format!("no token is scored in any of {all} sequences"),
-            cut => format!(
-                "no token is scored: {cut} of {all} sequences are cut to {length_max} tokens \
-                 before their first scored one"
-            ),
-        },
-        hint: match cut {
-            0 => "run `het-train tokenize` again, with answers in its input",
-            _ => "raise `--seq`",
-        },
-    })
 }

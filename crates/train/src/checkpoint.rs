@@ -1,5 +1,6 @@
 //! Complete or absent: a checkpoint appears under its name in one rename, or not at all.
 
+use crate::curve::Curve;
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::optimiser::AdamW;
@@ -28,6 +29,8 @@ pub struct State {
     /// Sequences of the current epoch that were used.
     pub position: u64,
     pub totals: Totals,
+    #[serde(default)]
+    pub losses: Curve,
     /// What must be equal for a resume to continue the same run.
     pub run: Json,
 }

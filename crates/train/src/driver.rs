@@ -31,6 +31,14 @@ pub trait Driver {
 
     fn set_recompute(&mut self, recompute: Recompute);
 
+    /// The likeliest tokens after each prompt, up to and without `end`, at most `new_max` of them.
+    fn generate(
+        &mut self,
+        prompts: &[Vec<u32>],
+        end: Option<u32>,
+        new_max: usize,
+    ) -> Result<Vec<Vec<u32>>>;
+
     /// Loss summed over the scored rows.
     fn loss(&mut self, batch: &Batch) -> Result<f64>;
 

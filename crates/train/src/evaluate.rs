@@ -7,27 +7,31 @@ use crate::dataset::Example;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Totals};
+use crate::split::Split;
 use crate::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Tokens that are scored at once.
 const TOKENS_AT_ONCE: usize = 1024;
 
-/// Mean loss over all scored tokens, of which there must be some.
+/// Mean loss over all scored tokens, of which there must be some. One group of sequences is in
+/// memory at a time.
 pub fn loss(
     driver: &mut dyn Driver,
-    data: &[Sequence],
+    data: &Split,
     length_max: usize,
     totals: &mut Totals,
     progress: &mut Progress,
 ) -> Result<f64> {
-    Batch::check_scored(data, length_max)?;
+    data.check_scored(length_max)?;
     let groups = by_tokens(data, length_max);
     let (mut sum, mut scored) = (0.0, 0);
     for (index, group) in groups.iter().enumerate() {
-        let batch = Batch::pack(group.iter().copied(), length_max);
+        let read = group.clone().map(|index| data.sequence(index, length_max));
+        let batch = Batch::pack(&read.collect::<Result<Vec<Sequence>>>()?, length_max);
         let loss = totals.time(|| driver.loss(&batch))?;
         if !loss.is_finite() {
             let what = format!("the loss of batch {} of {}", index + 1, groups.len());
@@ -42,18 +46,19 @@ pub fn loss(
     Ok(sum / scored as f64)
 }
 
-fn by_tokens(data: &[Sequence], length_max: usize) -> Vec<Vec<&Sequence>> {
-    let mut groups: Vec<Vec<&Sequence>> = Vec::new();
+/// Consecutive sequences that are computed at once.
+fn by_tokens(data: &Split, length_max: usize) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
     let mut tokens = usize::MAX;
-    for sequence in data {
-        let length = sequence.tokens.len().min(length_max);
+    for index in 0..data.count() {
+        let length = data.length(index).min(length_max);
         if tokens.saturating_add(length) > TOKENS_AT_ONCE {
-            groups.push(Vec::new());
+            groups.push(index..index);
             tokens = 0;
         }
         tokens += length;
         if let Some(group) = groups.last_mut() {
-            group.push(sequence);
+            group.end = index + 1;
         }
     }
     groups

@@ -10,8 +10,9 @@
 //! architecture says), with matrices of integers where a [`precision`] asks for them; [`memory`]
 //! says what a run will take; [`training`] drives the [`optimiser`] over the batches of a
 //! [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files); [`evaluate`] and [`score`]
-//! judge and [`export`] hands over. [`progress`], [`notice`] and [`warm`] are all it knows of the
-//! scheduler.
+//! judge and [`export`] hands over; a [`report`] is a page on a run, with its losses as a [`curve`]
+//! and [`samples`] of what it changed.
+//! [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 
@@ -22,6 +23,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod configuration;
 pub mod cpu;
+pub mod curve;
 pub mod dataset;
 pub mod digest;
 pub mod driver;
@@ -41,7 +43,9 @@ pub mod notice;
 pub mod optimiser;
 pub mod precision;
 pub mod progress;
+pub mod report;
 pub mod sampler;
+pub mod samples;
 pub mod saves;
 pub mod score;
 pub mod special;

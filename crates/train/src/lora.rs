@@ -6,14 +6,13 @@
 
 use crate::architecture::{Architecture, Family};
 use crate::blocks::linear::{LowRank, Update};
+use crate::blocks::math::add_scaled_rows;
 use crate::configuration::keys::{Keys, Read};
 use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};
 use crate::names::{Kind, Name, Part, Piece, Site, pieces};
 use crate::weights::{Layer, Parameters};
 use crate::whole;
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -229,16 +228,22 @@ impl Adapter {
     }
 
     fn merge_group(&self, group: &Group, base: &[f32], merged: &mut [f32]) {
-        let inputs = group.inputs;
-        merged.copy_from_slice(base);
+        let (inputs, scale) = (group.inputs, self.scale());
+        let (mut done, mut factors) = (0, vec![0.0; self.rank]);
         for slot in &group.slots {
-            let a = MatRef::from_row_major_slice(&self.values[slot.a.clone()], self.rank, inputs);
-            let b = &self.values[slot.b.clone()];
-            let b = MatRef::from_row_major_slice(b, slot.outputs, self.rank);
-            let rows = &mut merged[slot.first_row * inputs..][..slot.outputs * inputs];
-            let out = MatMut::from_row_major_slice_mut(rows, slot.outputs, inputs);
-            matmul(out, Accum::Add, b, a, self.scale(), Par::Seq);
+            let start = slot.first_row * inputs;
+            merged[done..start].copy_from_slice(&base[done..start]);
+            done = start + slot.outputs * inputs;
+            let a = &self.values[slot.a.clone()];
+            let rows = merged[start..done].chunks_exact_mut(inputs);
+            let rows = rows.zip(base[start..done].chunks_exact(inputs));
+            let b = self.values[slot.b.clone()].chunks_exact(self.rank);
+            for ((merged, base), b) in rows.zip(b) {
+                factors.iter_mut().zip(b).for_each(|(factor, b)| *factor = scale * b);
+                add_scaled_rows(base, a, &factors, merged);
+            }
         }
+        merged[done..].copy_from_slice(&base[done..]);
     }
 
     /// The weights with this adapter worked in.

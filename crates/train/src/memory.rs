@@ -22,8 +22,9 @@ use std::path::Path;
 
 /// Bytes of a value
 const VALUE: u64 = 4;
-/// Buffers into which products copy their operands: an estimate.
-const PRODUCTS: u64 = 16 << 20;
+/// What a product copies of its wider operand at most, in values: rows by columns. `faer` takes as
+/// many for caches of 32 MiB, which is what the largest have.
+const PRODUCT_COPY: [usize; 2] = [1 << 14, 512];
 /// Batches that are looked at for the largest: those of long runs are drawn from the same data.
 const BATCHES_MAX: u64 = 100_000;
 
@@ -70,7 +71,7 @@ impl Run<'_> {
             program: self.program,
             states: self.states(),
             activations: VALUE * activations,
-            working: VALUE * working + PRODUCTS,
+            working: VALUE * (working + product_copy(self.architecture)),
         }
     }
 
@@ -153,6 +154,14 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// Values that the largest product copies.
+fn product_copy(architecture: &Architecture) -> u64 {
+    let Architecture { hidden, vocabulary, attention, mlp, .. } = architecture;
+    let widest = (*vocabulary).max(attention.qkv_width()).max(mlp.up_width());
+    let [rows, columns] = PRODUCT_COPY;
+    (widest.min(rows) * (*hidden).min(columns)) as u64
 }
 
 /// All values of a model.

@@ -1,5 +1,6 @@
 //! AdamW with clipping, and the learning rate of every step.
 
+use crate::blocks::meter::{Work, spend};
 use multiversion::multiversion;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -126,6 +127,17 @@ impl AdamW {
     /// `scale` first and then cut. Returns whether all values are finite afterwards; where the
     /// gradients are not, nothing is changed.
     pub fn update(
+        &mut self,
+        settings: &Settings,
+        slices: Vec<Slice<'_>>,
+        scale: f32,
+        rate: f32,
+        step: u64,
+    ) -> bool {
+        spend(Work::Optimiser, || self.step(settings, slices, scale, rate, step))
+    }
+
+    fn step(
         &mut self,
         settings: &Settings,
         slices: Vec<Slice<'_>>,

@@ -5,6 +5,7 @@
 //! format.
 
 use crate::architecture::Architecture;
+use crate::blocks::matrix::instructions;
 use crate::blocks::quantized::{Format, Instructions, Matrix};
 use crate::weights::{Layer, Pair, Parameters};
 use std::sync::Arc;
@@ -39,7 +40,9 @@ pub fn quantize(
 /// What computes, for a report: `int8 products by AVX2, other arithmetic in f32`.
 pub fn arithmetic(parameters: &Parameters) -> String {
     let matrix = parameters.layers.first().and_then(|layer| layer.qkv.quantized.as_deref());
-    let Some(matrix) = matrix else { return "f32 arithmetic".to_owned() };
+    let Some(matrix) = matrix else {
+        return format!("f32 arithmetic, products by {}", instructions());
+    };
     let products = match matrix.format() {
         Format::Int8 => "int8 products",
         Format::Int4 => "products of int4 weights (int8 in embedding and head) and int8 values",

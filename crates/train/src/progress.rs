@@ -2,6 +2,7 @@
 //!
 //! A line is one `write`, so lines never mix; whoever cannot listen is not waited for.
 
+use het_core::Millis;
 use serde_json::{Value as Json, json};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -42,6 +43,34 @@ impl Progress {
 
     pub fn done(&mut self) {
         self.send(&json!({"done": true}));
+    }
+}
+
+/// How fast a run is since it began or was resumed.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    began: Instant,
+    step: u64,
+    totals: Totals,
+}
+
+impl Pace {
+    /// From here on; `step` steps were done before, which took `totals`.
+    pub fn start(step: u64, totals: Totals) -> Self {
+        Self { began: Instant::now(), step, totals }
+    }
+
+    /// Tokens a second of productive work.
+    pub fn tokens_per_s(&self, totals: &Totals) -> f64 {
+        let useful_ns = totals.useful_ns - self.totals.useful_ns;
+        (totals.tokens - self.totals.tokens) as f64 / (useful_ns.max(1) as f64 / 1e9)
+    }
+
+    /// What the steps after `step` take at the pace so far, saves included.
+    pub fn left(&self, step: u64, steps: u64) -> Millis {
+        let done = (step - self.step).max(1) as f64;
+        let each = self.began.elapsed().as_secs_f64() / done;
+        Millis((each * steps.saturating_sub(step) as f64 * 1e3) as u64)
     }
 }
 

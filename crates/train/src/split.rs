@@ -5,7 +5,7 @@
 //! Of an open split, [`INDEX_BYTES`] a sequence are in memory, and nothing of its tokens: a data
 //! set may be larger than that by any factor.
 
-use crate::batch::{self, Sequence};
+use crate::batch::Sequence;
 use crate::error::{Error, IoContext, Result};
 use crate::tokenizer::Tokenizer;
 use crate::whole;
@@ -166,7 +166,24 @@ impl Split {
 
     /// Refuses data of which no prediction counts, and says what cut it away.
     pub fn check_scored(&self, length_max: usize) -> Result<()> {
-        batch::check_scored(self.count(), length_max, |index, length| self.is_scored(index, length))
+        let all = self.count();
+        if (0..all).any(|index| self.is_scored(index, length_max)) {
+            return Ok(());
+        }
+        let cut = (0..all).filter(|&index| self.is_scored(index, usize::MAX)).count();
+        Err(Error::Usage {
+            what: match cut {
+                0 => format!("no token is scored in any of {all} sequences"),
+                cut => format!(
+                    "no token is scored: {cut} of {all} sequences are cut to {length_max} tokens \
+                     before their first scored one"
+                ),
+            },
+            hint: match cut {
+                0 => "run `het-train tokenize` again, with answers in its input",
+                _ => "raise `--seq`",
+            },
+        })
     }
 }
 

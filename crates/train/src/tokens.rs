@@ -5,7 +5,7 @@ use crate::dataset::kinds::{Kind, Record, Turn};
 use crate::dataset::records::{Blocks, Entry, Lines, Rows, wrong};
 use crate::dataset::{self, Example};
 use crate::error::{Error, IoContext, Result};
-use crate::split::{MANIFEST, Manifest, Split, Writer};
+use crate::split::{MANIFEST, Manifest, Writer};
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
 use crate::whole;
@@ -43,12 +43,6 @@ pub fn tokenize(
         let _ = fs::remove_dir(output);
     }
     written
-}
-
-/// Reads a whole split, refusing tokens of another tokenizer.
-pub fn read(directory: &Path, split: &str, tokenizer: &Tokenizer) -> Result<Vec<Sequence>> {
-    let split = Split::open(directory, split, tokenizer)?;
-    (0..split.count()).map(|index| split.sequence(index, usize::MAX)).collect()
 }
 
 /// The files of the input, in the order of their names.

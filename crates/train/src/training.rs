@@ -5,16 +5,18 @@
 
 use crate::architecture::Architecture;
 use crate::checkpoint::{self, State};
+use crate::curve::Curve;
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::lora;
 use crate::notice::Notice;
 use crate::optimiser::{self, AdamW};
-use crate::progress::{Progress, Totals};
+use crate::progress::{Pace, Progress, Totals};
 use crate::sampler::{Packing, Sampler, Shape};
 use crate::saves::{SaveClock, Saves};
 use crate::split::Split;
 use crate::trainable::Trainable;
+use het_wire::quantity::duration_text;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
@@ -56,6 +58,26 @@ pub struct Places {
     pub resume: Option<PathBuf>,
     /// Names the weights and the data in the checkpoints.
     pub identity: Json,
+    /// What the model is asked before and after.
+    pub prompts: Prompts,
+}
+
+/// Prompts as tokens, and how answers end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    pub prompts: Vec<Vec<u32>>,
+    pub end: Option<u32>,
+    pub new_max: usize,
+}
+
+impl Prompts {
+    /// What the model writes now; nothing, and why, where it writes nothing: no run fails for that.
+    fn answers(&self, driver: &mut dyn Driver, say: Say<'_>) -> Vec<Vec<u32>> {
+        driver.generate(&self.prompts, self.end, self.new_max).unwrap_or_else(|error| {
+            say(&format!("no samples: {error}"));
+            Vec::new()
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -63,12 +85,12 @@ pub enum Outcome {
     Finished {
         last_loss: f64,
         totals: Totals,
+        losses: Curve,
+        /// What was written for each prompt with the first weights, and with the last.
+        answers: [Vec<Vec<u32>>; 2],
     },
     /// Stopped on request after saving.
-    Saved {
-        path: PathBuf,
-        reason: String,
-    },
+    Saved { path: PathBuf, reason: String },
 }
 
 /// Says something to whoever watches: progress lines and, in the command, standard error.
@@ -85,6 +107,7 @@ pub fn run(
     progress: &mut Progress,
     say: Say<'_>,
 ) -> Result<Outcome> {
+    let before = places.prompts.answers(driver, say);
     let mut trainer = Trainer::start(settings, places, trainable, data, driver)?;
     if trainer.state.step > 0 {
         say(&format!("resumed at step {}", trainer.state.step));
@@ -93,15 +116,11 @@ pub fn run(
     report_shortened(settings, data, progress, say);
     let mut loss = f64::NAN;
     let mut clock = SaveClock::start(places.saves);
+    let pace = Pace::start(trainer.state.step, trainer.state.totals);
     while trainer.state.step < settings.steps {
         loss = trainer.step(driver)?;
-        let (step, totals) = (trainer.state.step, trainer.state.totals);
-        let mut line = totals.report(step, settings.steps);
-        line["loss"] = json!(loss);
-        progress.send(&line);
-        if step == 1 || step.is_multiple_of(5) || step == settings.steps {
-            say(&format!("step {step}/{} loss {loss:.4}", settings.steps));
-        }
+        let step = trainer.state.step;
+        trainer.report(loss, &pace, progress, say);
         if let Some(reason) = notice.reason() {
             let path = trainer.save(places, driver)?;
             report_checkpoint(progress, step, &path);
@@ -122,11 +141,14 @@ pub fn run(
             clock.saved(began);
         }
     }
-    let Trainer { trainable, state, moments, .. } = trainer;
+    let Trainer { mut trainable, state, moments, .. } = trainer;
     drop(moments);
+    trainable.begin_step(driver)?;
+    let after = places.prompts.answers(driver, say);
     std::fs::create_dir_all(&places.output).at("create", &places.output)?;
     trainable.finish(driver, &places.output)?;
-    Ok(Outcome::Finished { last_loss: loss, totals: state.totals })
+    let State { totals, losses, .. } = state;
+    Ok(Outcome::Finished { last_loss: loss, totals, losses, answers: [before, after] })
 }
 
 /// More tokens than a forward pass on processors has memory for, with any model.
@@ -228,7 +250,10 @@ impl<'a> Trainer<'a> {
         let run = identity(settings, places);
         let state = match &places.resume {
             Some(path) => checkpoint::load(path, &run, &mut trainable, driver, &mut moments)?,
-            None => State { step: 0, epoch: 0, position: 0, totals: Totals::default(), run },
+            None => {
+                let (totals, losses) = Default::default();
+                State { step: 0, epoch: 0, position: 0, totals, losses, run }
+            }
         };
         let State { epoch, position, .. } = state;
         let sampler = Sampler::at(data, settings.seq, settings.seed, epoch, position);
@@ -242,7 +267,24 @@ impl<'a> Trainer<'a> {
         let Totals { samples, tokens, .. } = self.state.totals;
         self.state.totals = Totals { samples, tokens, ..totals };
         self.state.step += 1;
+        self.state.losses.push(loss);
         Ok(loss)
+    }
+
+    /// Tells how far the run is: the scheduler of every step, and now and then whoever reads.
+    fn report(&self, loss: f64, pace: &Pace, progress: &mut Progress, say: Say<'_>) {
+        let (State { step, totals, .. }, steps) = (&self.state, self.settings.steps);
+        let speed = pace.tokens_per_s(totals);
+        let left = pace.left(*step, steps);
+        let mut line = totals.report(*step, steps);
+        line["loss"] = json!(loss);
+        line["tokens_per_s"] = json!(speed);
+        line["left_s"] = json!(left.as_seconds());
+        progress.send(&line);
+        if *step == 1 || step.is_multiple_of(5) || *step == steps {
+            let left = duration_text(left);
+            say(&format!("step {step}/{steps} loss {loss:.4}, {speed:.0} tokens/s, {left} left"));
+        }
     }
 
     fn update(&mut self, driver: &mut dyn Driver) -> Result<f64> {

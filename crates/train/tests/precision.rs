@@ -60,7 +60,8 @@ impl Scene {
 fn a_stage_computes_in_its_precision_and_says_so() {
     let scene = Scene::new();
     let (exact, detail) = scene.judged("fp32", &[]);
-    assert!(detail.contains("f32 arithmetic on 2 cpu threads"), "{detail}");
+    assert!(detail.contains("f32 arithmetic, products by "), "{detail}");
+    assert!(detail.contains(" on 2 cpu threads"), "{detail}");
     let check = |precision: &str, more: &[&str], says: &str, off: f64| {
         let (loss, detail) = scene.judged(precision, more);
         assert!(detail.contains(says), "{detail}");

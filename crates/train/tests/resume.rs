@@ -104,10 +104,15 @@ fn a_resumed_run_writes_the_same_bytes() {
     let text = fs::read_to_string(&progress).expect("progress was written");
     let saved = scene.path("parts/checkpoints/checkpoint-1");
     assert!(text.contains(&format!(r#""path":"{}""#, saved.display())), "{text}");
+    assert!(text.contains(r#""tokens_per_s":"#) && text.contains(r#""left_s":"#), "{text}");
     let saved = saved.display().to_string();
     let resumed = run(scene.finetune("parts", &["--resume", &saved, "--checkpoint-every", "3"]));
     assert!(resumed.status.success(), "{}", stderr(&resumed));
     assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("parts")));
+    let page = fs::read_to_string(scene.path("parts/report.html")).expect("it was written");
+    for part in ["training loss, steps 1 to 8", "<th>before</th>", "<th>after</th>"] {
+        assert!(page.contains(part), "{page}");
+    }
     // A run that was killed resumes from its newest periodic checkpoint.
     let newest = scene.path("parts/checkpoints/checkpoint-6").display().to_string();
     assert!(run(scene.finetune("again", &["--resume", &newest])).status.success());
@@ -321,9 +326,13 @@ fn what_an_adapter_changes_is_what_was_asked_for() {
 }
 
 /// Kills of each run; `HET_KILLS=100` is what is done by hand.
-fn kills() -> u64 {
+fn kills() -> u32 {
     std::env::var("HET_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
+
+/// Steps of a run for each time that it is killed.
+const STEPS_A_KILL: u32 = 3;
+const STEPS_MIN: u32 = 30;
 
 #[test]
 fn a_run_that_is_killed_at_any_instant_ends_with_the_same_bits() {
@@ -338,11 +347,19 @@ fn killed(
     result: fn(&Path) -> Vec<u8>,
     command: impl Fn(&str, &[&str]) -> Command,
 ) {
-    let arguments = ["--steps", "30", "--checkpoint-every", "1"];
-    let began = Instant::now();
+    let steps = (kills() * STEPS_A_KILL).max(STEPS_MIN);
+    let words = steps.to_string();
+    let arguments = ["--steps", &words, "--checkpoint-every", "1"];
     let whole = format!("{what}-whole");
-    assert!(run(command(&whole, &arguments)).status.success());
-    let span = began.elapsed();
+    let timed = |output: &str, arguments: &[&str]| {
+        let began = Instant::now();
+        assert!(run(command(output, arguments)).status.success());
+        began.elapsed()
+    };
+    let one = timed(&format!("{what}-one"), &["--steps", "1", "--checkpoint-every", "1"]);
+    let step = timed(&whole, &arguments).saturating_sub(one) / (steps - 1);
+    // One life of a run is killed at every instant of its start and of some steps.
+    let span = one + step * (2 * STEPS_A_KILL);
     let expected = result(&scene.path(&whole));
     let mut random = ChaCha8Rng::seed_from_u64(23);
     let (parts, mut left) = (format!("{what}-parts"), kills());
@@ -353,7 +370,7 @@ fn killed(
         let resume = newest.iter().flat_map(|path| ["--resume", path.as_str()]);
         command(&parts, &arguments.into_iter().chain(resume).collect::<Vec<_>>())
     };
-    let check = |left: u64| {
+    let check = |left: u32| {
         let same = result(&scene.path(&parts)) == expected;
         assert!(same, "{what}: other bits, {left} kills are left");
     };

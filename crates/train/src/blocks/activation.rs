@@ -24,13 +24,20 @@ impl Activation {
         }
     }
 
-    /// Writes the gradient of a `gate_up` row, given that of [`Activation::gated`]'s result.
-    pub fn gated_backward(self, gate_up: &[f32], upstream: &[f32], gradient: &mut [f32]) {
+    /// Writes the gradient of a `gate_up` row, given that of [`Activation::gated`]'s result, and
+    /// that result again to `out`.
+    pub fn gated_backward(
+        self,
+        gate_up: &[f32],
+        upstream: &[f32],
+        gradient: &mut [f32],
+        out: &mut [f32],
+    ) {
         match self {
-            Self::Silu => math::silu_gated_backward(gate_up, upstream, gradient),
-            Self::Gelu => math::gelu_gated_backward(gate_up, upstream, gradient),
-            Self::GeluTanh => math::gelu_tanh_gated_backward(gate_up, upstream, gradient),
-            Self::Relu => math::relu_gated_backward(gate_up, upstream, gradient),
+            Self::Silu => math::silu_gated_backward(gate_up, upstream, gradient, out),
+            Self::Gelu => math::gelu_gated_backward(gate_up, upstream, gradient, out),
+            Self::GeluTanh => math::gelu_tanh_gated_backward(gate_up, upstream, gradient, out),
+            Self::Relu => math::relu_gated_backward(gate_up, upstream, gradient, out),
         }
     }
 
@@ -44,13 +51,20 @@ impl Activation {
         }
     }
 
-    /// Writes the gradient of `x`, given that of [`Activation::plain`]'s result.
-    pub fn plain_backward(self, x: &[f32], upstream: &[f32], gradient: &mut [f32]) {
+    /// Writes the gradient of `x`, given that of [`Activation::plain`]'s result, and that result
+    /// again to `out`.
+    pub fn plain_backward(
+        self,
+        x: &[f32],
+        upstream: &[f32],
+        gradient: &mut [f32],
+        out: &mut [f32],
+    ) {
         match self {
-            Self::Silu => math::silu_plain_backward(x, upstream, gradient),
-            Self::Gelu => math::gelu_plain_backward(x, upstream, gradient),
-            Self::GeluTanh => math::gelu_tanh_plain_backward(x, upstream, gradient),
-            Self::Relu => math::relu_plain_backward(x, upstream, gradient),
+            Self::Silu => math::silu_plain_backward(x, upstream, gradient, out),
+            Self::Gelu => math::gelu_plain_backward(x, upstream, gradient, out),
+            Self::GeluTanh => math::gelu_tanh_plain_backward(x, upstream, gradient, out),
+            Self::Relu => math::relu_plain_backward(x, upstream, gradient, out),
         }
     }
 }

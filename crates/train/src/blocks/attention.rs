@@ -1,7 +1,8 @@
 //! The attention block: projections, norms of queries and keys, rotation, mixing, output.
 
 use super::linear::{self, Linear};
-use super::matrix::{rows, rows_mut, sized, split_lengths, split_rows};
+use super::matrix::{copied, rows, rows_mut, sized, split_lengths, split_rows};
+use super::meter::{Work, spend};
 use super::norm::{self, Norm, STATISTICS};
 use super::rotation::Table;
 pub use super::scores::Shape;
@@ -94,13 +95,15 @@ impl Shape {
     ) {
         let count = x.len() / parameters.qkv.inputs;
         parameters.qkv.forward(x, sized(&mut saved.qkv, count * self.qkv_width()));
-        self.normalise(parameters, saved);
-        sized(&mut saved.mixed, count * self.q_width());
-        match context {
-            Context::Whole => self.mix_whole(parameters, bounds, saved),
-            Context::WholeForwardOnly => self.mix_forward_only(parameters, bounds, saved),
-            Context::After(past) => self.mix_after(parameters, bounds, past, saved),
-        }
+        spend(Work::Attention, || {
+            self.normalise(parameters, saved);
+            sized(&mut saved.mixed, count * self.q_width());
+            match context {
+                Context::Whole => self.mix_whole(parameters, bounds, saved),
+                Context::WholeForwardOnly => self.mix_forward_only(parameters, bounds, saved),
+                Context::After(past) => self.mix_after(parameters, bounds, past, saved),
+            }
+        });
         parameters.output.add_forward(&saved.mixed, out);
     }
 
@@ -120,13 +123,14 @@ impl Shape {
         gradients.output.add(self.q_width(), &saved.mixed, upstream, linear);
         let into_mixed = sized(into_mixed, saved.mixed.len());
         parameters.output.backward(upstream, into_mixed);
-        let mut into_qkv = sized(into_qkv, saved.qkv.len());
-        self.mix_backward(parameters, bounds, saved, into_mixed, into_qkv);
-        if let Some(norm) = self.norm {
+        let into_qkv = spend(Work::Attention, || {
+            let into_qkv = sized(into_qkv, saved.qkv.len());
+            self.mix_backward(parameters, bounds, saved, into_mixed, into_qkv);
+            let Some(norm) = self.norm else { return into_qkv };
             let into_projected = sized(into_projected, into_qkv.len());
             self.normalise_backward(norm, parameters, saved, into_qkv, gradients, into_projected);
-            into_qkv = into_projected;
-        }
+            into_projected
+        });
         gradients.qkv.add(parameters.qkv.inputs, x, into_qkv, linear);
         if let Some(into_x) = into_x {
             parameters.qkv.backward(into_qkv, into_x);
@@ -137,7 +141,7 @@ impl Shape {
     fn normalise(&self, parameters: Parameters<'_>, saved: &mut Saved) {
         let Some(norm) = self.norm else { return };
         let Saved { projected, statistics, qkv, .. } = saved;
-        projected.clone_from(qkv);
+        copied(projected, qkv);
         let (width, heads) = (self.qkv_width(), self.heads + self.kv_heads);
         let statistics = sized(statistics, qkv.len() / width * heads * STATISTICS);
         qkv.par_chunks_exact_mut(width)

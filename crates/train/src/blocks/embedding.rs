@@ -1,6 +1,7 @@
 //! Token embeddings, with learned positions where a model has them.
 
 use super::linear::Weight;
+use super::matrix::sized;
 
 /// The tables that tokens are looked up in.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +28,7 @@ impl Embedding<'_> {
     /// The caller has checked that the tables have every token and every position.
     pub fn forward(&self, tokens: &[u32], positions: &[u32], out: &mut Vec<f32>) {
         let width = self.width;
-        out.resize(tokens.len() * width, 0.0);
+        let out = sized(out, tokens.len() * width);
         for (row, &token) in out.chunks_exact_mut(width).zip(tokens) {
             match self.tokens {
                 Weight::F32(table) => {

@@ -5,6 +5,7 @@
 //! and `db = Σ dy`.
 
 use super::matrix::{add_product, add_rows, product, rows, rows_mut, sized};
+use super::meter::{Work, spend, spend_product};
 use super::quantized::{Join, Matrix};
 use faer::MatRef;
 use rayon::prelude::*;
@@ -41,27 +42,31 @@ impl Linear<'_> {
     /// `out[rows, outputs] = x[rows, inputs] Wᵀ + b`
     pub fn forward(&self, x: &[f32], out: &mut [f32]) {
         let width = self.outputs();
-        match self.weight {
-            Weight::F32(weight) => {
-                let transposed = rows(weight, self.inputs).transpose();
-                product(rows_mut(out, width), rows(x, self.inputs), transposed);
+        spend_product(x.len() / self.inputs, self.inputs, width, || {
+            match self.weight {
+                Weight::F32(weight) => {
+                    let transposed = rows(weight, self.inputs).transpose();
+                    product(rows_mut(out, width), rows(x, self.inputs), transposed);
+                }
+                Weight::Quantized(matrix) => matrix.product(x, out, Join::Replace),
             }
-            Weight::Quantized(matrix) => matrix.product(x, out, Join::Replace),
-        }
-        self.add_bias(out);
+            self.add_bias(out);
+        });
     }
 
     /// `out += x Wᵀ + b`, for results that join a residual stream.
     pub fn add_forward(&self, x: &[f32], out: &mut [f32]) {
         let width = self.outputs();
-        match self.weight {
-            Weight::F32(weight) => {
-                let transposed = rows(weight, self.inputs).transpose();
-                add_product(rows_mut(out, width), rows(x, self.inputs), transposed, 1.0);
+        spend_product(x.len() / self.inputs, self.inputs, width, || {
+            match self.weight {
+                Weight::F32(weight) => {
+                    let transposed = rows(weight, self.inputs).transpose();
+                    add_product(rows_mut(out, width), rows(x, self.inputs), transposed, 1.0);
+                }
+                Weight::Quantized(matrix) => matrix.product(x, out, Join::Add),
             }
-            Weight::Quantized(matrix) => matrix.product(x, out, Join::Add),
-        }
-        self.add_bias(out);
+            self.add_bias(out);
+        });
     }
 
     /// `out[rows, inputs] = upstream[rows, outputs] W`, the gradient of the input.
@@ -74,7 +79,9 @@ impl Linear<'_> {
             panic!("gradients go through weights in f32 alone")
         };
         let width = self.outputs();
-        product(rows_mut(out, self.inputs), rows(upstream, width), rows(weight, self.inputs));
+        spend_product(upstream.len() / width, width, self.inputs, || {
+            product(rows_mut(out, self.inputs), rows(upstream, width), rows(weight, self.inputs));
+        });
     }
 
     fn add_bias(&self, out: &mut [f32]) {
@@ -123,11 +130,15 @@ pub struct Update<'a> {
     pub b_gradient: &'a mut [f32],
 }
 
-/// Products of the low-rank gradients, `[rows, rank × updates]` each.
+/// Products of the low-rank gradients.
 #[derive(Debug, Default)]
 pub struct Workspace {
+    /// `[rows, rank × updates]`
     through_a: Vec<f32>,
+    /// `[rows, rank × updates]`
     through_b: Vec<f32>,
+    /// Of one update, `[rank, outputs]`: a product that writes long rows is the faster one.
+    into_b: Vec<f32>,
 }
 
 impl Gradient<'_> {
@@ -140,10 +151,14 @@ impl Gradient<'_> {
         match self {
             Self::Frozen => {}
             Self::Full { weight, bias } => {
-                add_product(rows_mut(weight, inputs), upstream.transpose(), x, 1.0);
-                add_rows(bias, values);
+                spend_product(width, x.nrows(), inputs, || {
+                    add_product(rows_mut(weight, inputs), upstream.transpose(), x, 1.0);
+                    add_rows(bias, values);
+                });
             }
-            Self::LowRank(low_rank) => low_rank.add(x, upstream, workspace),
+            Self::LowRank(low_rank) => {
+                spend(Work::LowRank, || low_rank.add(x, upstream, workspace));
+            }
         }
     }
 }
@@ -161,7 +176,14 @@ impl LowRank<'_> {
             let through_b = rows_mut(through_b, width).subcols_mut(index * rank, rank);
             product(through_b, upstream, b);
             let through_a = rows(through_a, width).subcols(index * rank, rank);
-            add_product(rows_mut(update.b_gradient, rank), upstream.transpose(), through_a, scale);
+            let outputs = upstream.ncols();
+            let into_b = sized(&mut workspace.into_b, rank * outputs);
+            product(rows_mut(into_b, outputs), through_a.transpose(), upstream);
+            for (output, sums) in update.b_gradient.chunks_exact_mut(rank).enumerate() {
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    *sum += scale * into_b[row * outputs + output];
+                }
+            }
         }
         let a_gradient = rows_mut(self.a_gradient, inputs);
         add_product(a_gradient, rows(through_b, width).transpose(), x, scale);

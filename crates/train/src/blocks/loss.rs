@@ -1,6 +1,7 @@
 //! Cross-entropy of the next token.
 
 use super::math;
+use super::meter::{Work, spend};
 use rayon::prelude::*;
 
 /// `Σ -log softmax(logits)[target]` over `logits[rows, vocabulary]` and `targets[rows]`; the logits
@@ -9,11 +10,10 @@ use rayon::prelude::*;
 /// One pass does both, since a vocabulary of logits is too long to go through twice.
 pub fn forward_backward(logits: &mut [f32], targets: &[u32]) -> f64 {
     let vocabulary = logits.len() / targets.len().max(1);
-    let losses: Vec<f32> = logits
-        .par_chunks_exact_mut(vocabulary.max(1))
-        .zip(targets)
-        .map(|(logits, &target)| math::cross_entropy(logits, target as usize))
-        .collect();
+    let rows = logits.par_chunks_exact_mut(vocabulary.max(1)).zip(targets);
+    let losses: Vec<f32> = spend(Work::Loss, || {
+        rows.map(|(logits, &target)| math::cross_entropy(logits, target as usize)).collect()
+    });
     losses.iter().map(|&loss| f64::from(loss)).sum()
 }
 

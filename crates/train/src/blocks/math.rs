@@ -177,7 +177,7 @@ fn relu(x: f32) -> [f32; 2] {
 }
 
 /// The row kernels of one activation: gated and plain, forward and backward. A row of `gate_up` is
-/// the gates and then the ups.
+/// the gates and then the ups. A backward also writes what its forward wrote.
 macro_rules! activation {
     (
         $value:ident,
@@ -198,15 +198,21 @@ macro_rules! activation {
         }
 
         #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-        pub fn $gated_backward(gate_up: &[f32], upstream: &[f32], gradient: &mut [f32]) {
+        pub fn $gated_backward(
+            gate_up: &[f32],
+            upstream: &[f32],
+            gradient: &mut [f32],
+            out: &mut [f32],
+        ) {
             let wide = upstream.len();
             let (gate, up) = gate_up.split_at(wide);
             let (into_gate, into_up) = gradient.split_at_mut(wide);
-            let (up, into_up) = (&up[..wide], &mut into_up[..wide]);
+            let (up, into_up, out) = (&up[..wide], &mut into_up[..wide], &mut out[..wide]);
             for i in 0..wide {
                 let [value, slope] = $function(gate[i]);
                 into_gate[i] = upstream[i] * up[i] * slope;
                 into_up[i] = upstream[i] * value;
+                out[i] = value * up[i];
             }
         }
 
@@ -219,10 +225,14 @@ macro_rules! activation {
         }
 
         #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-        pub fn $plain_backward(x: &[f32], upstream: &[f32], gradient: &mut [f32]) {
-            let (upstream, gradient) = (&upstream[..x.len()], &mut gradient[..x.len()]);
-            for i in 0..x.len() {
-                gradient[i] = upstream[i] * $function(x[i])[1];
+        pub fn $plain_backward(x: &[f32], upstream: &[f32], gradient: &mut [f32], out: &mut [f32]) {
+            let length = x.len();
+            let (upstream, gradient) = (&upstream[..length], &mut gradient[..length]);
+            let out = &mut out[..length];
+            for i in 0..length {
+                let [value, slope] = $function(x[i]);
+                gradient[i] = upstream[i] * slope;
+                out[i] = value;
             }
         }
     };
@@ -259,6 +269,29 @@ activation!(
     gelu_tanh_plain_backward
 );
 activation!(relu_value, relu, relu_gated, relu_gated_backward, relu_plain, relu_plain_backward);
+
+/// `out = base + Σ factors[r] rows[r]`, four rows at a time; `rows` lie one behind the other.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+pub fn add_scaled_rows(base: &[f32], rows: &[f32], factors: &[f32], out: &mut [f32]) {
+    let length = base.len();
+    let out = &mut out[..length];
+    out.copy_from_slice(base);
+    let (fours, rest) = factors.as_chunks::<4>();
+    let (rows, rows_left) = rows.split_at(fours.len() * 4 * length);
+    for (rows, factors) in rows.chunks_exact(4 * length).zip(fours) {
+        let (a, b) = rows.split_at(2 * length);
+        let ((a, b), (c, d)) = (a.split_at(length), b.split_at(length));
+        for i in 0..length {
+            let first = factors[0] * a[i] + factors[1] * b[i];
+            out[i] += first + (factors[2] * c[i] + factors[3] * d[i]);
+        }
+    }
+    for (row, factor) in rows_left.chunks_exact(length).zip(rest) {
+        for i in 0..length {
+            out[i] += factor * row[i];
+        }
+    }
+}
 
 /// `x = cap tanh(x / cap)` in place (Gemma Team 2024, Gemma 2, section 2).
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]

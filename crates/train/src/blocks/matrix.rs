@@ -4,6 +4,21 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use rayon::prelude::*;
 
+/// The instructions that compute products in f32 here, as `faer` chooses them.
+pub fn instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            return "AVX-512";
+        }
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        {
+            return "AVX2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "NEON" } else { "portable code" }
+}
+
 /// All of `data` as rows of `width`.
 pub fn rows(data: &[f32], width: usize) -> MatRef<'_, f32> {
     MatRef::from_row_major_slice(data, data.len() / width, width)
@@ -74,6 +89,19 @@ pub fn split_lengths<'a>(
 
 /// A buffer of exactly `length` values whose old content does not matter.
 pub fn sized(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
+    if buffer.capacity() < length {
+        // What is too short goes first: grown beside its old content, every longer batch would
+        // leave a gap behind each buffer.
+        *buffer = Vec::new();
+        buffer.reserve_exact(length);
+    }
     buffer.resize(length, 0.0);
+    buffer
+}
+
+/// As [`sized`], with the values of `source`.
+pub fn copied<'a>(buffer: &'a mut Vec<f32>, source: &[f32]) -> &'a mut [f32] {
+    let buffer = sized(buffer, source.len());
+    buffer.copy_from_slice(source);
     buffer
 }

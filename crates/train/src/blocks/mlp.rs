@@ -3,6 +3,7 @@
 use super::activation::Activation;
 use super::linear::{self, Linear};
 use super::matrix::sized;
+use super::meter::{Work, spend};
 use rayon::prelude::*;
 
 /// Rows that one thread takes at least.
@@ -91,34 +92,38 @@ impl Shape {
     ) {
         let Workspace { activated, into_activated, into_up, linear } = workspace;
         let count = x.len() / parameters.up.inputs;
-        let activated = sized(activated, count * self.feed_forward);
-        self.activate(&saved.up, activated);
-        gradients.down.add(self.feed_forward, activated, upstream, linear);
         let into_activated = sized(into_activated, count * self.feed_forward);
         parameters.down.backward(upstream, into_activated);
         let into_up = sized(into_up, count * self.up_width());
-        into_up
+        let activated = sized(activated, count * self.feed_forward);
+        let rows = into_up
             .par_chunks_exact_mut(self.up_width())
             .zip(saved.up.par_chunks_exact(self.up_width()))
             .zip(into_activated.par_chunks_exact(self.feed_forward))
-            .with_min_len(ROWS_AT_ONCE)
-            .for_each(|((into_up, up), upstream)| match self.gate {
-                Gate::Gated => self.activation.gated_backward(up, upstream, into_up),
-                Gate::Plain => self.activation.plain_backward(up, upstream, into_up),
+            .zip(activated.par_chunks_exact_mut(self.feed_forward))
+            .with_min_len(ROWS_AT_ONCE);
+        spend(Work::Activations, || {
+            rows.for_each(|(((into_up, up), upstream), activated)| match self.gate {
+                Gate::Gated => self.activation.gated_backward(up, upstream, into_up, activated),
+                Gate::Plain => self.activation.plain_backward(up, upstream, into_up, activated),
             });
+        });
+        gradients.down.add(self.feed_forward, activated, upstream, linear);
         gradients.up.add(parameters.up.inputs, x, into_up, linear);
         parameters.up.backward(into_up, into_x);
     }
 
     fn activate(&self, up: &[f32], activated: &mut [f32]) {
-        activated
+        let rows = activated
             .par_chunks_exact_mut(self.feed_forward)
             .zip(up.par_chunks_exact(self.up_width()))
-            .with_min_len(ROWS_AT_ONCE)
-            .for_each(|(activated, up)| match self.gate {
+            .with_min_len(ROWS_AT_ONCE);
+        spend(Work::Activations, || {
+            rows.for_each(|(activated, up)| match self.gate {
                 Gate::Gated => self.activation.gated(up, activated),
                 Gate::Plain => self.activation.plain(up, activated),
             });
+        });
     }
 }
 
@@ -192,7 +197,8 @@ mod tests {
     fn a_relu_passes_what_is_positive() {
         let (mut out, mut gradient) = ([0.0; 3], [0.0; 3]);
         Activation::Relu.plain(&[-1.0, 0.0, 2.0], &mut out);
-        Activation::Relu.plain_backward(&[-1.0, 0.0, 2.0], &[3.0; 3], &mut gradient);
-        assert_eq!((out, gradient), ([0.0, 0.0, 2.0], [0.0, 0.0, 3.0]));
+        let again = &mut [9.0; 3];
+        Activation::Relu.plain_backward(&[-1.0, 0.0, 2.0], &[3.0; 3], &mut gradient, again);
+        assert_eq!((out, gradient, *again), ([0.0, 0.0, 2.0], [0.0, 0.0, 3.0], out));
     }
 }

@@ -17,6 +17,7 @@ pub mod linear;
 pub mod loss;
 pub mod math;
 pub mod matrix;
+pub mod meter;
 pub mod mlp;
 pub mod norm;
 pub mod quantized;

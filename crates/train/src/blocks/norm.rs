@@ -2,6 +2,7 @@
 
 use super::math;
 use super::matrix::{COLUMNS, add_rows};
+use super::meter::{Work, spend};
 use rayon::prelude::*;
 
 /// Rows that one thread takes at least: fewer cost more to hand out than to compute.
@@ -53,8 +54,11 @@ impl Norm {
         let width = parameters.weight.len();
         let rows = x.par_chunks_exact(width).zip(out.par_chunks_exact_mut(width));
         let rows = rows.zip(statistics.par_chunks_exact_mut(STATISTICS));
-        rows.with_min_len(ROWS_AT_ONCE).for_each(|((x, out), statistics)| {
-            self.forward_row(x, parameters, out, statistics);
+        let rows = rows.with_min_len(ROWS_AT_ONCE);
+        spend(Work::Norms, || {
+            rows.for_each(|((x, out), statistics)| {
+                self.forward_row(x, parameters, out, statistics);
+            });
         });
     }
 
@@ -87,8 +91,11 @@ impl Norm {
         let rows = gradient.par_chunks_exact_mut(width).zip(upstream.par_chunks_exact(width));
         let rows = rows.zip(x.par_chunks_exact(width));
         let rows = rows.zip(statistics.par_chunks_exact(STATISTICS));
-        rows.with_min_len(ROWS_AT_ONCE).for_each(|(((gradient, upstream), x), statistics)| {
-            self.backward_row(upstream, x, parameters, statistics, gradient);
+        let rows = rows.with_min_len(ROWS_AT_ONCE);
+        spend(Work::Norms, || {
+            rows.for_each(|(((gradient, upstream), x), statistics)| {
+                self.backward_row(upstream, x, parameters, statistics, gradient);
+            });
         });
     }
 
@@ -122,17 +129,20 @@ impl Norm {
         gradient: &mut Gradient<'_>,
     ) {
         let width = gradient.weight.len();
-        gradient.weight.par_chunks_mut(COLUMNS).enumerate().for_each(|(chunk, sums)| {
-            let rows = upstream.chunks_exact(width).zip(x.chunks_exact(width));
-            for ((upstream, x), statistics) in rows.zip(statistics.chunks_exact(STATISTICS)) {
-                let (mean, inverse) = (statistics[0], statistics[1]);
-                let (upstream, x) = (&upstream[chunk * COLUMNS..], &x[chunk * COLUMNS..]);
-                for ((sum, upstream), x) in sums.iter_mut().zip(upstream).zip(x) {
-                    *sum += upstream * (x - mean) * inverse;
+        let columns = gradient.weight.par_chunks_mut(COLUMNS).enumerate();
+        spend(Work::Norms, || {
+            columns.for_each(|(chunk, sums)| {
+                let rows = upstream.chunks_exact(width).zip(x.chunks_exact(width));
+                for ((upstream, x), statistics) in rows.zip(statistics.chunks_exact(STATISTICS)) {
+                    let (mean, inverse) = (statistics[0], statistics[1]);
+                    let (upstream, x) = (&upstream[chunk * COLUMNS..], &x[chunk * COLUMNS..]);
+                    for ((sum, upstream), x) in sums.iter_mut().zip(upstream).zip(x) {
+                        *sum += upstream * (x - mean) * inverse;
+                    }
                 }
-            }
+            });
+            add_rows(gradient.bias, upstream);
         });
-        add_rows(gradient.bias, upstream);
     }
 }
 

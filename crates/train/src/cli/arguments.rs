@@ -30,7 +30,7 @@ pub enum Command {
     /// Fetch if needed, verify and report the weights, so that a later stage starts warm
     Load {
         #[command(flatten)]
-        weights: Weights,
+        weights: WeightsOption,
     },
     /// Train a LoRA adapter, or all parameters with `--method full`
     Finetune(Finetune),
@@ -77,7 +77,7 @@ pub enum Format {
 }
 
 #[derive(Debug, Args)]
-pub struct Weights {
+pub struct WeightsOption {
     /// `smollm2-135m`, a Llama `.gguf` file, or a directory with Hugging Face files of a Llama,
     /// Mistral, Qwen 2 or 3, Gemma 2 or 3, GPT-2 or SmolLM
     #[arg(long, default_value = crate::fetch::MODEL, value_name = "NAME|FILE|DIR")]
@@ -113,7 +113,7 @@ pub struct Tokenize {
     #[arg(long)]
     pub date: Option<jiff::civil::Date>,
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
 }
 
 /// What all training has in common.
@@ -179,6 +179,9 @@ pub struct Training {
     /// scheduler says in HET_CHECKPOINT_EVERY, or every 20 steps]
     #[arg(long, value_name = "STEPS")]
     pub checkpoint_every: Option<u64>,
+    /// Held-out prompts that the model answers before and after, for the report
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub samples: usize,
     /// Directory for checkpoints [default: OUTPUT/checkpoints]
     #[arg(long, env = "HET_CHECKPOINT_DIR", value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
@@ -202,7 +205,7 @@ pub struct Finetune {
     #[command(flatten)]
     pub training: Training,
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     /// What learns
     #[arg(long, value_enum, default_value_t)]
     pub method: Method,
@@ -276,7 +279,7 @@ pub struct Evaluate {
     #[arg(long)]
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     #[command(flatten)]
     pub precision: Precision,
     /// Suffix of the result names: `loss_LABEL`, `valid_LABEL`, `exact_LABEL`
@@ -308,7 +311,7 @@ pub struct Export {
     #[arg(long, short)]
     pub output: PathBuf,
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     /// Write merged Hugging Face files: model.safetensors, config.json and those of the tokenizer
     #[arg(long)]
     pub merged: bool,
@@ -344,7 +347,7 @@ pub struct Generate {
     #[arg(long)]
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     /// Continue the prompt as plain text, without the chat template
     #[arg(long)]
     pub raw: bool,
@@ -365,7 +368,7 @@ pub struct Score {
     #[arg(long)]
     pub adapter: Option<PathBuf>,
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     #[command(flatten)]
     pub precision: Precision,
     /// Driver to compute with: `auto` or `cpu`
@@ -379,7 +382,7 @@ pub struct Score {
 #[derive(Debug, Args)]
 pub struct BenchStep {
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     #[arg(long, default_value_t = 8)]
     pub batch: usize,
     #[arg(long, default_value_t = 128)]
@@ -399,6 +402,9 @@ pub struct BenchStep {
     pub rank: usize,
     #[arg(long, default_value_t = 3)]
     pub steps: u64,
+    /// Also say where the time went, and how fast products are beside the fastest one
+    #[arg(long)]
+    pub profile: bool,
     #[arg(long, default_value = "cpu")]
     pub driver: String,
 }
@@ -406,7 +412,7 @@ pub struct BenchStep {
 #[derive(Debug, Args)]
 pub struct BenchInference {
     #[command(flatten)]
-    pub weights: Weights,
+    pub weights: WeightsOption,
     /// Text whose next tokens are predicted
     #[arg(long, short)]
     pub input: PathBuf,

@@ -7,6 +7,7 @@ mod drivers;
 mod inference_bench;
 mod precision;
 mod stages;
+mod step_bench;
 mod tools;
 mod training;
 
@@ -33,7 +34,7 @@ pub fn main() -> ExitCode {
         Command::Drivers { output } => drivers::list(output),
         Command::Probe { driver } => drivers::probe(&driver),
         Command::Tiny { output, seed } => tools::tiny(&output, seed),
-        Command::BenchStep(arguments) => training::bench_step(&arguments),
+        Command::BenchStep(arguments) => step_bench::run(&arguments),
         Command::BenchInference(arguments) => inference_bench::run(&arguments),
     };
     match result {

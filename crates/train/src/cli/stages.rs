@@ -1,17 +1,17 @@
 //! The commands that a job's stages run beside training: each reports its progress to the
 //! scheduler.
 
-use super::arguments::{Dataset, Evaluate, Tokenize, Weights};
+use super::arguments::{Dataset, Evaluate, Tokenize, WeightsOption};
 use super::{precision, show, warn};
-use crate::batch::Sequence;
 use crate::cpu::model::Model;
 use crate::error::{IoContext, Result};
 use crate::evaluate::{self, Sample};
 use crate::lora::Adapter;
 use crate::progress::{Progress, Totals};
+use crate::split::{self, Split};
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Source, Weights as Loaded};
-use crate::{dataset, drivers, split, tokens};
+use crate::weights::{Source, Weights};
+use crate::{dataset, drivers, tokens};
 use serde_json::{Map, Value as Json, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,7 +54,7 @@ pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn load(arguments: &Weights) -> Result<ExitCode> {
+pub fn load(arguments: &WeightsOption) -> Result<ExitCode> {
     let mut progress = Progress::from_environment();
     let start = Instant::now();
     let source = Source::open(&arguments.weights)?;
@@ -91,7 +91,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
     let name = drivers::chosen(&arguments.driver)?;
     let source = Source::open(&arguments.weights.weights)?;
     let tokenizer = Tokenizer::of(&source)?;
-    let data = tokens::read(&arguments.data, split::HELD_OUT, &tokenizer)?;
+    let data = Split::open(&arguments.data, split::HELD_OUT, &tokenizer)?;
     let mut weights = source.weights()?;
     drop(source);
     if let Some(path) = &arguments.adapter {
@@ -124,7 +124,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
         record(&mut progress, "valid", evaluate::share(&samples, |sample| sample.valid));
         record(&mut progress, "exact", evaluate::share(&samples, |sample| sample.exact));
     }
-    write_results(arguments, results, &samples, &data)?;
+    write_results(arguments, results, &samples, data.count())?;
     progress.send(&totals.report(1, 1));
     progress.done();
     shown?;
@@ -133,7 +133,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
 
 fn generated(
     arguments: &Evaluate,
-    weights: &Loaded,
+    weights: &Weights,
     tokenizer: &Tokenizer,
     totals: &mut Totals,
 ) -> Result<Vec<Sample>> {
@@ -147,10 +147,10 @@ fn write_results(
     arguments: &Evaluate,
     results: Map<String, Json>,
     samples: &[Sample],
-    data: &[Sequence],
+    sequences: usize,
 ) -> Result<()> {
     let Some(path) = &arguments.output else { return Ok(()) };
-    let json = json!({"results": results, "sequences": data.len(), "samples": samples});
+    let json = json!({"results": results, "sequences": sequences, "samples": samples});
     let text = serde_json::to_string_pretty(&json).expect("a JSON value serialises");
     std::fs::write(path, text).at("write", path)
 }

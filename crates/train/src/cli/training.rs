@@ -1,30 +1,29 @@
-//! The commands that train: `finetune`, `pretrain`, and the timing of their steps.
+//! The commands that train: `finetune` and `pretrain`.
 
-use super::arguments::{self, BenchStep, Finetune, Pretrain, Training};
+use super::arguments::{self, Finetune, Pretrain, Training};
 use super::{precision, show, warn};
 use crate::architecture::Architecture;
-use crate::batch::{Batch, Sequence};
 use crate::digest::sha256_file;
 use crate::driver::{Driver, Recompute};
 use crate::error::{Error, Result, gibibytes};
 use crate::lora::{self, Adapter};
 use crate::memory::{self, Run};
 use crate::notice::{EXIT_SAVED, Notice};
-use crate::optimiser::{self, AdamW};
-use crate::progress::Progress;
+use crate::optimiser;
+use crate::progress::{Progress, Totals};
+use crate::report::{Page, Sample};
 use crate::saves::Saves;
 use crate::split::{self, Split};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
-use crate::training::{self, Method, Outcome, Places, Settings};
+use crate::training::{self, Method, Outcome, Places, Prompts, Settings};
 use crate::weights::{Source, Weights};
-use crate::{drivers, initial, warm};
+use crate::{drivers, initial, samples, warm};
 use het_core::Bytes;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     let Finetune { training, weights, method, rank, alpha, rslora, target } = arguments;
@@ -80,7 +79,9 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     report_dropout(&architecture, &mut progress);
     let tokenizer = Tokenizer::of(&source)?;
     let data = Split::open(&arguments.data, split::TRAIN, &tokenizer)?;
-    let places = places(arguments, &method, &source)?;
+    let prompts =
+        samples::prompts(arguments.samples, &arguments.data, &data, &tokenizer, &architecture)?;
+    let places = places(arguments, &method, &source, prompts)?;
     let settings = settings(arguments, method);
     settings.check(&architecture, &data)?;
     let estimated = check_memory(arguments, &settings, &architecture, &data, &source)?;
@@ -95,8 +96,9 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     };
     let (trainable, mut driver) = start.into_parts(&name, &tokenizer)?;
     driver.set_recompute(recompute(arguments.recompute));
+    let computes = format!("driver `{name}`: {}", driver.detail());
     progress.driver(&name, &driver.detail());
-    warn(&format!("driver `{name}`: {}", driver.detail()));
+    warn(&computes);
     let outcome = training::run(
         &settings,
         &places,
@@ -107,15 +109,19 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
         &mut progress,
         &mut warn,
     )?;
-    let peak = Bytes(memory::peak()?);
-    warn(&format!("peak memory {}, estimated {}", gibibytes(peak), gibibytes(estimated)));
-    report(outcome, &settings, &places, &mut progress)
+    let peak = gibibytes(Bytes(memory::peak()?));
+    let memory = format!("peak {peak}, estimated {}", gibibytes(estimated));
+    warn(&format!("memory: {memory}"));
+    let facts = [("computed by", computes), ("memory", memory)];
+    report(outcome, &settings, &places, &tokenizer, facts, &mut progress)
 }
 
 fn report(
     outcome: Outcome,
     settings: &Settings,
     places: &Places,
+    tokenizer: &Tokenizer,
+    facts: [(&'static str, String); 2],
     progress: &mut Progress,
 ) -> Result<ExitCode> {
     match outcome {
@@ -124,8 +130,9 @@ fn report(
             warn("hint: run the same command with `--resume` and that path to continue");
             Ok(ExitCode::from(EXIT_SAVED))
         }
-        Outcome::Finished { last_loss, totals } => {
-            progress.done();
+        Outcome::Finished { last_loss, totals, losses, answers } => {
+            let samples = samples::decoded(&places.prompts, &answers, tokenizer)?;
+            samples.iter().for_each(tell);
             let seconds = totals.useful_ns as f64 / 1e9;
             let last = match last_loss.is_finite() {
                 true => format!("last loss {last_loss:.4}"),
@@ -135,15 +142,35 @@ fn report(
                 Method::Lora(_) => "adapter",
                 Method::Full | Method::Scratch => "model",
             };
-            show(&format!(
-                "{what} in {}: {} steps, {} tokens in {seconds:.1} s ({:.0} tokens/s), {last}",
-                places.output.display(),
+            let Totals { tokens, .. } = totals;
+            let did = format!(
+                "{} steps, {tokens} tokens in {seconds:.1} s ({:.0} tokens/s), {last}",
                 settings.steps,
-                totals.tokens,
-                totals.tokens as f64 / seconds
-            ))?;
+                tokens as f64 / seconds
+            );
+            let title = format!("{what} in {}", places.output.display());
+            let [computed, memory] = facts;
+            let facts = [("training", did.clone()), computed, memory];
+            let (losses, samples, step) = (&losses, &samples, settings.steps);
+            let page = Page { title: &title, facts: &facts, losses, step, samples };
+            // The result is there all the same.
+            let said = match page.write(&places.output) {
+                Ok(path) => format!("report in {}", path.display()),
+                Err(error) => format!("no report: {error}"),
+            };
+            warn(&said);
+            progress.message(&said);
+            progress.done();
+            show(&format!("{title}: {did}"))?;
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// A sample for whoever reads.
+fn tell(Sample { prompt, before, after }: &Sample) {
+    for (name, text) in [("prompt", prompt), ("before", before), ("after", after)] {
+        warn(&format!("{name}: {}", text.trim()));
     }
 }
 
@@ -156,7 +183,7 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
     }
 }
 
-fn recompute(asked: bool) -> Recompute {
+pub(super) fn recompute(asked: bool) -> Recompute {
     if asked { Recompute::Layers } else { Recompute::Nothing }
 }
 
@@ -184,7 +211,7 @@ fn check_memory(
 }
 
 /// What learns and what it learns from, in memory.
-enum Start {
+pub(super) enum Start {
     Adapter { adapter: Adapter, base_model: String, weights: Arc<Weights> },
     Model(Box<Weights>),
 }
@@ -205,7 +232,7 @@ impl Start {
         Ok(Self::Adapter { adapter, base_model, weights: Arc::new(weights) })
     }
 
-    fn into_parts<'a>(
+    pub(super) fn into_parts<'a>(
         self,
         driver: &str,
         tokenizer: &'a Tokenizer,
@@ -226,7 +253,7 @@ impl Start {
 }
 
 /// Weights of the model that a directory describes, drawn.
-fn drawn(source: &Source, seed: u64) -> Result<Weights> {
+pub(super) fn drawn(source: &Source, seed: u64) -> Result<Weights> {
     let Source::Hub(hub) = source else {
         return Err(Error::Usage {
             what: "a GGUF is no description of a model to train from nothing".into(),
@@ -239,7 +266,12 @@ fn drawn(source: &Source, seed: u64) -> Result<Weights> {
     drawn.map_err(|refusal| Error::Configuration { path, refusal })
 }
 
-fn places(arguments: &Training, method: &Method, source: &Source) -> Result<Places> {
+fn places(
+    arguments: &Training,
+    method: &Method,
+    source: &Source,
+    prompts: Prompts,
+) -> Result<Places> {
     Ok(Places {
         output: arguments.output.clone(),
         checkpoints: arguments
@@ -249,6 +281,7 @@ fn places(arguments: &Training, method: &Method, source: &Source) -> Result<Plac
         saves: Saves::told(arguments.checkpoint_every),
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
         identity: identity(&arguments.data, method, source)?,
+        prompts,
     })
 }
 
@@ -301,56 +334,4 @@ fn granted_driver(wanted: &str, notice: &Notice) -> Result<Option<String>> {
         devices.begin_anew()?;
     }
     Ok(Some(name))
-}
-
-pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
-    let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
-    let source = Source::open(&arguments.weights.weights)?;
-    let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
-    let tokenizer = Tokenizer::of(&source)?;
-    drop(source);
-    training::check_sizes(batch, seq, &weights.architecture)?;
-    training::check_rank(rank, &weights.architecture)?;
-    let vocabulary = weights.architecture.vocabulary as u32;
-    let name = drivers::resolve(&arguments.driver, None)?;
-    let start = match arguments.method {
-        arguments::Method::Full => Start::Model(Box::new(weights)),
-        arguments::Method::Lora => {
-            let adapter = Adapter::random(&weights.architecture, rank, 2.0 * rank as f32, 1);
-            Start::Adapter { adapter, base_model: String::new(), weights: Arc::new(weights) }
-        }
-    };
-    let (mut trainable, mut driver) = start.into_parts(&name, &tokenizer)?;
-    driver.set_recompute(recompute(arguments.recompute));
-    let mut moments = AdamW::new(trainable.count());
-    let batch = random_batch(batch, seq, scored, vocabulary);
-    let mut seconds = Vec::new();
-    // The first step also pays for the buffers, so it is not counted.
-    for step in 0..=steps {
-        let began = Instant::now();
-        trainable.begin_step(driver.as_mut())?;
-        trainable.add_gradients(driver.as_mut(), &batch)?;
-        let (slices, scale) = (trainable.slices(driver.as_mut()), 1.0 / batch.rows.len() as f32);
-        moments.update(&optimiser::Settings::default(), slices, scale, 1e-4, step + 1);
-        if step > 0 {
-            seconds.push(began.elapsed().as_secs_f64());
-        }
-    }
-    seconds.sort_by(f64::total_cmp);
-    let median = seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN);
-    let line = json!({"driver": name, "detail": driver.detail(), "step_s": median,
-                      "tokens_per_s": batch.tokens.len() as f64 / median,
-                      "peak_bytes": memory::peak()?});
-    show(&line.to_string())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn random_batch(batch: usize, seq: usize, scored: usize, vocabulary: u32) -> Batch {
-    let sequences = (0..batch as u32).map(|row| Sequence {
-        tokens: (0..seq as u32)
-            .map(|i| row.wrapping_mul(7919).wrapping_add(i.wrapping_mul(104_729)) % vocabulary)
-            .collect(),
-        scored: (0..seq).map(|i| i.saturating_add(scored) >= seq).collect(),
-    });
-    Batch::pack(&sequences.collect::<Vec<_>>(), seq)
 }

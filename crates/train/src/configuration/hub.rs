@@ -7,7 +7,9 @@ use super::harmless::is_harmless;
 use super::keys::{Keys, Read};
 use super::layers;
 use super::rope::Basis;
-use crate::architecture::{Architecture, Biases, Family, HeadWeight, Layer, Positions, PostNorms};
+use crate::architecture::{
+    Architecture, Biases, Family, HeadWeight, LayerShape, Positions, PostNorms,
+};
 use crate::blocks::activation::Activation;
 use crate::blocks::attention;
 use crate::blocks::mlp::{self, Gate};
@@ -250,7 +252,7 @@ fn gpt2(keys: &Keys<'_>) -> Read<Architecture> {
     let by_layer = keys.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false);
     let layers = (1..=count).map(|layer| {
         let scale = if by_layer { scale / layer as f32 } else { scale };
-        Layer { scale, window: None, rope: None }
+        LayerShape { scale, window: None, rope: None }
     });
     let epsilon = keys.positive("layer_norm_epsilon")?.unwrap_or(1e-5) as f32;
     // Read, so that it counts as used: GPT-2 gives the padding row a gradient like any other.

@@ -2,7 +2,7 @@
 
 use super::keys::{Keys, Read};
 use super::rope::{self, Basis};
-use crate::architecture::{Family, Layer};
+use crate::architecture::{Family, LayerShape};
 use crate::blocks::rotation::Rope;
 use serde_json::Value as Json;
 
@@ -16,7 +16,7 @@ pub fn read(
     count: usize,
     scale: f32,
     basis: Basis,
-) -> Read<(Vec<Layer>, Vec<Rope>)> {
+) -> Read<(Vec<LayerShape>, Vec<Rope>)> {
     let window = window(family, keys)?;
     let rotated = rotated(family, keys, count)?;
     let slides = sliding(family, keys, window, &rotated)?;
@@ -27,7 +27,7 @@ pub fn read(
     if !ropes.iter().all(Rope::is_finite) {
         return keys.refuse("rope_theta", "with it and its scaling, frequencies are not finite");
     }
-    let layers = slides.iter().zip(&rotated).map(|(&slides, &rotated)| Layer {
+    let layers = slides.iter().zip(&rotated).map(|(&slides, &rotated)| LayerShape {
         scale,
         window: window.filter(|_| slides),
         rope: rotated.then_some(if slides { ropes.len() - 1 } else { 0 }),

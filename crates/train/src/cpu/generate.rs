@@ -19,7 +19,7 @@ pub fn generate(
     end: Option<u32>,
     new_max: usize,
 ) -> Result<Vec<Vec<u32>>> {
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let Some(longest) = prompts.iter().map(Vec::len).max() else { return Ok(Vec::new()) };
     let positions_max = model.architecture.positions_max;
     let reached = longest.saturating_add(new_max);
     if reached > positions_max {

@@ -3,7 +3,7 @@
 use crate::architecture::{Architecture, PostNorms};
 use crate::blocks::attention::{self, Context};
 use crate::blocks::linear;
-use crate::blocks::matrix::sized;
+use crate::blocks::matrix::{copied, sized};
 use crate::blocks::mlp;
 use crate::blocks::norm::{self, STATISTICS};
 use crate::blocks::rotation::Table;
@@ -117,7 +117,7 @@ impl Block<'_> {
         let normed = sized(&mut workspace.normed, tape.input.len());
         let statistics = sized(&mut tape.input_statistics, count * STATISTICS);
         norm.forward(&tape.input, layer.attention_norm.norm(), normed, statistics);
-        tape.middle.clone_from(&tape.input);
+        copied(&mut tape.middle, &tape.input);
         let shape = self.architecture.attention_of(self.index);
         let parameters = self.attention_parameters();
         let post_norm = &layer.attention_post_norm;
@@ -127,7 +127,7 @@ impl Block<'_> {
         });
         let statistics = sized(&mut tape.middle_statistics, count * STATISTICS);
         norm.forward(&tape.middle, layer.mlp_norm.norm(), normed, statistics);
-        out.clone_from(&tape.middle);
+        copied(out, &tape.middle);
         self.join(&layer.mlp_post_norm, &mut tape.mlp_result, out, |stream| {
             let (shape, parameters) = (&self.architecture.mlp, self.mlp_parameters());
             shape.forward(parameters, normed, &mut tape.mlp, &mut workspace.mlp, stream);

@@ -11,6 +11,7 @@ use crate::blocks::attention::Context;
 use crate::blocks::embedding::{self, positions};
 use crate::blocks::linear;
 use crate::blocks::matrix::sized;
+use crate::blocks::meter::{Work, spend};
 use crate::blocks::norm;
 use crate::driver::{Driver, Recompute};
 use crate::error::{Error, Result};
@@ -143,7 +144,9 @@ impl Driver for Cpu {
         };
         let base = &base.parameters.layers;
         let layers = self.model.parameters.layers.par_iter_mut().zip(base).enumerate();
-        layers.for_each(|(index, (merged, base))| adapter.merge_layer(index, base, merged));
+        spend(Work::LowRank, || {
+            layers.for_each(|(index, (merged, base))| adapter.merge_layer(index, base, merged));
+        });
         Ok(())
     }
 
@@ -153,6 +156,15 @@ impl Driver for Cpu {
 
     fn set_recompute(&mut self, recompute: Recompute) {
         self.recompute = recompute;
+    }
+
+    fn generate(
+        &mut self,
+        prompts: &[Vec<u32>],
+        end: Option<u32>,
+        new_max: usize,
+    ) -> Result<Vec<Vec<u32>>> {
+        generate::generate(&mut self.model, prompts, end, new_max)
     }
 
     fn loss(&mut self, batch: &Batch) -> Result<f64> {

@@ -7,7 +7,7 @@ use crate::blocks::attention::{Context, KeyValues};
 use crate::blocks::embedding::Embedding;
 use crate::blocks::head::{self, Head};
 use crate::blocks::linear::{self, Linear};
-use crate::blocks::matrix::sized;
+use crate::blocks::matrix::{copied, sized};
 use crate::blocks::norm::{self, STATISTICS};
 use crate::blocks::rotation::Table;
 use crate::blocks::{loss, math};
@@ -128,7 +128,9 @@ impl Model {
             // A cap's slope follows from the logits, which the loss turns into their gradient.
             let HeadWorkspace { logits, capped, .. } = workspace;
             match self.architecture.logit_cap {
-                Some(_) => capped.clone_from(logits),
+                Some(_) => {
+                    copied(capped, logits);
+                }
                 None => capped.clear(),
             }
             let loss = loss::forward_backward(logits, targets);

@@ -3,7 +3,7 @@
 //! Names of keys are those of ggml's `docs/gguf.md` and of llama.cpp's converter; what its graphs
 //! fix by themselves, such as which layers slide, is checked, and refused where a model differs.
 
-use crate::architecture::{Architecture, Biases, Family, Layer};
+use crate::architecture::{Architecture, Biases, Family, LayerShape};
 use crate::blocks::activation::Activation;
 use crate::blocks::norm::Kind;
 use crate::blocks::rotation::Rope;
@@ -160,7 +160,7 @@ fn check_scales(architecture: &Architecture) -> Read<()> {
         _ => shape.head_size,
     };
     let expected = 1.0 / (per_head as f64).sqrt();
-    let differs = |layer: &Layer| !is_close(f64::from(layer.scale), expected);
+    let differs = |layer: &LayerShape| !is_close(f64::from(layer.scale), expected);
     match architecture.layers.iter().position(differs) {
         None => Ok(()),
         Some(layer) => Err(format!(
@@ -211,7 +211,7 @@ struct Scaling {
 fn rope(architecture: &Architecture) -> Read<Scaling> {
     let family = architecture.family;
     let rotates = |place: usize| family != Family::SmolLm3 || !(place + 1).is_multiple_of(4);
-    let differs = |(place, layer): (usize, &Layer)| layer.rope.is_some() != rotates(place);
+    let differs = |(place, layer): (usize, &LayerShape)| layer.rope.is_some() != rotates(place);
     if let Some(layer) = architecture.layers.iter().enumerate().position(differs) {
         return Err(format!("layer {layer} rotates otherwise than in llama.cpp"));
     }

@@ -48,8 +48,8 @@ pub struct Adaptive {
     planned: Vec<Option<Planned>>,
     /// Ready tasks that were not handed out and are in no queue of short ones.
     pending: usize,
-    /// A ready task is in no plan.
-    is_stale: bool,
+    /// Ready tasks that are in no plan.
+    fresh: Vec<TaskId>,
     /// Something took another time than planned.
     has_departed: bool,
     budget: Budget,
@@ -165,7 +165,9 @@ impl Scheduler for Adaptive {
             return;
         }
         self.pending += 1;
-        self.is_stale |= self.slot(task).is_none_or(|planned| planned.is_handed_out);
+        if self.slot(task).is_none_or(|planned| planned.is_handed_out) {
+            self.fresh.push(task);
+        }
     }
 
     fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<TaskId> {
@@ -176,7 +178,7 @@ impl Scheduler for Adaptive {
         if self.pending == 0 {
             return None;
         }
-        if self.is_stale || self.has_departed {
+        if !self.fresh.is_empty() || self.has_departed {
             self.replan(view);
         }
         let found = self.own(view, device);
@@ -213,15 +215,17 @@ impl Scheduler for Adaptive {
         }
     }
 
-    fn device_lost(&mut self, _view: &View<'_>, device: DeviceId, back: &mut Vec<TaskId>) {
+    fn device_lost(&mut self, view: &View<'_>, device: DeviceId, back: &mut Vec<TaskId>) {
         self.short.device_lost(device, back);
         // Those that are ready stay ours, and the next plan has them.
         if let Some(order) = self.orders.get_mut(device.row()) {
             for task in order.drain(..) {
                 self.planned[task.row()] = None;
+                if view.is_ready(task) && !self.short.has(task) {
+                    self.fresh.push(task);
+                }
             }
         }
-        self.is_stale = true;
     }
 
     fn take_log(&mut self) -> Vec<Choice> {

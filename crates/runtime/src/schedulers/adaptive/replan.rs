@@ -5,7 +5,7 @@
 use crate::{DeviceId, View};
 
 use super::super::plan::{self, Choose, Contention, Plan, Problem, Weight};
-use super::{Adaptive, PLANNED_MAX, Planned};
+use super::{Adaptive, LOOKED_AT, PLANNED_MAX, Planned};
 
 /// Nanoseconds that it takes to put a task into a plan, for each device, with one memory.
 const COST: f64 = 60.0;
@@ -28,6 +28,8 @@ pub(super) struct Budget {
     credit: f64,
     /// Until when credit was given.
     at: f64,
+    /// Tasks for which credit was given.
+    submitted: u64,
     /// Of the sequence of variations.
     seed: u64,
 }
@@ -61,22 +63,21 @@ struct Ranked {
 }
 
 impl Adaptive {
-    /// Takes the best plan that the budget finds; keeps the one that there is where not even one
-    /// can be afforded and it covers all.
+    /// Takes the best plan that the budget finds. Where not even two can be afforded the one that
+    /// there is stays, and what it lacks is queued as short tasks are.
     pub(super) fn replan(&mut self, view: &View<'_>) {
         let unfinished = view.graph.unfinished().min(PLANNED_MAX);
         let once = unfinished as f64
             * cost_a_task(view.machine.devices().len(), view.machine.memories().len());
         let now = view.now as f64;
-        self.budget.credit += PART * (now - self.budget.at);
+        self.budget.credit += PART * (now - self.budget.at + self.new_work(view));
         self.budget.at = now;
-        if !self.is_stale && self.budget.credit < 2.0 * once {
+        if self.budget.credit < 2.0 * once {
+            self.queue_fresh(view);
             return;
         }
         let problem = Problem::new(view, PLANNED_MAX, Contention::Seen);
-        if self.is_stale {
-            self.budget.credit += PART * self.unplanned_work(&problem);
-        }
+        let has_fresh = !self.fresh.is_empty();
         let mut best = self.current(&problem);
         let mut consider = |ranks: Vec<f64>, choose: Choose<'_>, credit: &mut f64| {
             let plan = plan::planned(&problem, &ranks, choose);
@@ -88,7 +89,7 @@ impl Adaptive {
         };
         let credit = &mut self.budget.credit;
         consider(problem.upward_ranks(Weight::Mean), Choose::Finish, credit);
-        if problem.memories > 1 && self.is_stale {
+        if problem.memories > 1 && has_fresh {
             // As HEFT has it, which is blind to other transfers, with what they make of it.
             let blind = problem.blind();
             let ranks = problem.upward_ranks(Weight::Mean);
@@ -118,19 +119,35 @@ impl Adaptive {
         if let Some(best) = best {
             self.take_plan(view, &problem, &best);
         }
-        self.is_stale = false;
+        // Of more than can be planned the rest is queued.
+        let fresh = std::mem::take(&mut self.fresh).into_iter();
+        self.fresh = fresh.filter(|task| self.slot(*task).is_none()).collect();
+        self.queue_fresh(view);
         self.has_departed = false;
     }
 
-    /// Least nanoseconds a device of the tasks that no plan has.
-    fn unplanned_work(&self, problem: &Problem<'_>) -> f64 {
-        let fresh = (0..problem.count()).filter(|place| self.slot(problem.ids[*place]).is_none());
-        let least = |place: usize| {
-            let on = (0..problem.devices).map(|device| problem.duration(place, device));
-            on.fold(f64::INFINITY, f64::min)
-        };
-        let least = fresh.map(least).filter(|duration| duration.is_finite());
-        least.sum::<f64>() / problem.devices as f64
+    fn queue_fresh(&mut self, view: &View<'_>) {
+        for task in std::mem::take(&mut self.fresh) {
+            if let Some(node) = view.task(task).filter(|_| view.is_ready(task)) {
+                self.short.add(view, task, node);
+            }
+            self.pending -= 1;
+        }
+    }
+
+    /// Nanoseconds a device of the tasks that were submitted since this was asked last, which are
+    /// taken to be like those of them that are ready.
+    fn new_work(&mut self, view: &View<'_>) -> f64 {
+        let submitted = view.graph.submitted();
+        let new = submitted - std::mem::replace(&mut self.budget.submitted, submitted);
+        let looked_at = self.fresh.iter().take(LOOKED_AT).filter_map(|task| view.task(*task));
+        let least = looked_at.map(|node| {
+            let means = view.devices().filter_map(|device| Some(view.estimate(node, device)?.mean));
+            means.fold(f64::INFINITY, f64::min)
+        });
+        let least: Vec<f64> = least.filter(|mean| mean.is_finite()).collect();
+        let mean = least.iter().sum::<f64>() / least.len().max(1) as f64;
+        new as f64 * mean / view.machine.devices().len() as f64
     }
 
     /// The plan that there is, from now on; `None` where it lacks a task.

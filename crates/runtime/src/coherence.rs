@@ -196,13 +196,27 @@ impl Coherence {
         memory: MemoryId,
         actions: &mut Vec<Action>,
     ) -> Result<(), RegisterError> {
+        if memory.row() >= self.rooms.len() {
+            return Err(RegisterError::NoMemory(memory.row()));
+        }
         if !self.place(handle, memory).allocated {
             let bytes = self.data[handle.index()].bytes;
             self.room_for(memory, bytes, actions)?;
         }
-        self.data[handle.index()].epoch += 1;
+        let data = &mut self.data[handle.index()];
+        data.epoch = data.epoch.wrapping_add(1);
+        let old = data.valid & !bit(memory);
         self.provide(handle, memory);
+        self.settle_all(handle, old, actions);
         Ok(())
+    }
+
+    /// Its content is what nobody wrote: no copy is valid any more.
+    pub(crate) fn lose(&mut self, handle: HandleId, actions: &mut Vec<Action>) {
+        let data = &mut self.data[handle.index()];
+        data.epoch = data.epoch.wrapping_add(1);
+        let copies = std::mem::take(&mut data.valid);
+        self.settle_all(handle, copies, actions);
     }
 
     /// Drops all copies of a handle that no task and no transfer uses.

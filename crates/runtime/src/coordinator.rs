@@ -70,6 +70,8 @@ pub struct Coordinator {
     model: Model,
     scheduler: Box<dyn Scheduler>,
     streams: Vec<Stream>,
+    /// Classes that have devices left, as bits.
+    alive: u64,
     now: Nanos,
     losses: Vec<Loss>,
     /// Kept from call to call for their memory.
@@ -104,6 +106,7 @@ impl Coordinator {
             model,
             scheduler,
             streams: vec![Stream::default(); machine.devices().len()],
+            alive: machine.device_ids().fold(0, |bits, id| bits | 1 << machine.class_of(id).0),
             now: 0,
             losses: Vec::new(),
             released: Vec::new(),
@@ -198,9 +201,9 @@ impl Coordinator {
             {
                 return Err(SubmitError::NoContent(row));
             }
-            bytes += self.data.bytes(access.handle);
+            bytes = self.data.bytes(access.handle).saturating_add(bytes);
         }
-        let classes = self.with_room(classes, bytes);
+        let classes = self.with_room(classes & self.alive, bytes);
         if classes == 0 {
             let kernel = self.kernels[task.kernel.row()].name.clone();
             return Err(SubmitError::NoDevice { kernel, bytes });
@@ -213,7 +216,7 @@ impl Coordinator {
         Ok(id)
     }
 
-    /// Those classes that have devices left, all with so much memory.
+    /// Those classes of which all devices have so much memory.
     fn with_room(&self, classes: u64, bytes: u64) -> u64 {
         let capacities = self.class_capacity.iter().enumerate();
         let too_small = capacities.filter(|(_, capacity)| **capacity < bytes);
@@ -285,13 +288,13 @@ impl Coordinator {
         }
         let (scheduler, view) = self.parts();
         scheduler.ended(&view, task, device, took);
-        self.finish(task, Some(device));
+        self.finish(task, Some(device), actions);
     }
 
     /// Takes a task out of the graph, and offers those that waited for it alone.
-    fn finish(&mut self, task: TaskId, device: Option<DeviceId>) {
+    fn finish(&mut self, task: TaskId, device: Option<DeviceId>, actions: &mut Vec<Action>) {
         let mut released = std::mem::take(&mut self.released);
-        self.graph.finish(task, &mut released);
+        self.take_out(task, &mut released, actions);
         let mut at = 0;
         while let Some(next) = released.get(at).copied() {
             at += 1;
@@ -299,7 +302,7 @@ impl Coordinator {
             if node.is_cancelled {
                 // What the driver has is taken out when it ends.
                 if node.stage != Stage::Launched {
-                    self.graph.finish(next, &mut released);
+                    self.take_out(next, &mut released, actions);
                 }
             } else if node.stage == Stage::Ready {
                 self.offer(next, device);
@@ -307,6 +310,17 @@ impl Coordinator {
         }
         released.clear();
         self.released = released;
+    }
+
+    /// What a cancelled task would have written has no content from its turn on: those before it
+    /// have read what there was.
+    fn take_out(&mut self, task: TaskId, released: &mut Vec<TaskId>, actions: &mut Vec<Action>) {
+        let cancelled = self.graph.get(task).filter(|node| node.is_cancelled);
+        let written = cancelled.into_iter().flat_map(|node| &node.accesses);
+        let written = written.filter(|access| access.mode.writes()).map(|access| access.handle);
+        let written: Vec<HandleId> = written.collect();
+        self.graph.finish(task, released);
+        written.into_iter().for_each(|handle| self.data.lose(handle, actions));
     }
 
     /// Sets the time, gives streams what they ask for and says what a driver is to do.

@@ -366,7 +366,8 @@ impl Graph {
     /// Whether a task that has not ended will have written it.
     pub(crate) fn is_written(&self, handle: HandleId) -> bool {
         let users = self.users.get(handle.index());
-        users.and_then(|users| users.writer).is_some_and(|writer| self.get(writer).is_some())
+        let writer = users.and_then(|users| users.writer).and_then(|writer| self.get(writer));
+        writer.is_some_and(|node| !node.is_cancelled)
     }
 
     /// Nobody uses the handle any more.

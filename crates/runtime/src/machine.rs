@@ -64,6 +64,8 @@ pub enum MachineError {
     NoMemory { device: String, memory: usize, count: usize },
     #[error("link {row} leads from {from} to {to}, and there are {count} memories and switches")]
     NoEnd { row: usize, from: usize, to: usize, count: usize },
+    #[error("no links lead from memory `{from}` to `{to}`: data could never get there")]
+    NoRoute { from: String, to: String },
     #[error("link {row} has a bandwidth of {told} bytes/s: it must be a number above zero")]
     Bandwidth { row: usize, told: String },
 }
@@ -135,7 +137,14 @@ impl Machine {
                 return Err(MachineError::Bandwidth { row, told: bytes_per_s.to_string() });
             }
         }
-        let routes = (0..count).flat_map(|from| routes_from(from, count, ends, &links)).collect();
+        let routes: Vec<Option<Route>> =
+            (0..count).flat_map(|from| routes_from(from, count, ends, &links)).collect();
+        let pairs = routes.iter().enumerate().map(|(at, route)| (at / count, at % count, route));
+        let mut apart = pairs.filter(|(from, to, route)| from != to && route.is_none());
+        if let Some((from, to, _)) = apart.next() {
+            let name = |memory: usize| memories[memory].name.clone();
+            return Err(MachineError::NoRoute { from: name(from), to: name(to) });
+        }
         let class_of = class_of.into_iter().map(|class| ClassId(class as u16)).collect();
         Ok(Self { devices, class_of, classes, memories, links, routes })
     }
@@ -342,10 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_without_links_is_not_reached() {
+    fn a_memory_without_links_is_refused() {
         let memories = vec![memory("host"), memory("a")];
-        let machine = Machine::new(vec![device("a", 1)], memories, 0, vec![]).expect("a machine");
-        assert_eq!(machine.transfer_time(MemoryId(0), MemoryId(1), 1), None);
+        let apart = Machine::new(vec![device("a", 1)], memories, 0, Vec::new());
+        let (from, to) = ("host".to_owned(), "a".to_owned());
+        assert_eq!(apart.err(), Some(MachineError::NoRoute { from, to }));
     }
 
     #[test]

@@ -94,8 +94,13 @@ impl Coherence {
         self.rooms[row].fits(bytes.saturating_sub(leaving))
     }
 
+    /// There is another copy, and it is not being overwritten.
     fn is_redundant(&self, handle: HandleId, memory: MemoryId) -> bool {
-        self.data[handle.index()].valid & !bit(memory) != 0
+        if self.data[handle.index()].valid & !bit(memory) == 0 {
+            return false;
+        }
+        let mut others = self.copies(handle).filter(|other| *other != memory);
+        others.any(|other| self.place(handle, other).writers == 0)
     }
 
     fn evict(&mut self, handle: HandleId, memory: MemoryId, actions: &mut Vec<Action>) {

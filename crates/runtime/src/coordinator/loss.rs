@@ -53,7 +53,7 @@ impl Coordinator {
         }
         let cause = Cause::Kernel { kernel, reason };
         self.settle_loss(cause, (Vec::new(), vec![task]), lost, actions);
-        self.finish(task, None);
+        self.finish(task, None, actions);
     }
 
     pub(super) fn device_lost(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
@@ -61,6 +61,8 @@ impl Coordinator {
             return;
         }
         let (again, back, lost) = self.take_from(device, actions);
+        let left = self.view().devices();
+        self.alive = left.fold(0, |bits, left| bits | 1 << self.machine.class_of(left).0);
         self.reoffer(back);
         self.settle_loss(Cause::Device(device), (again, Vec::new()), lost, actions);
     }
@@ -141,10 +143,6 @@ impl Coordinator {
         mut lost: BTreeSet<HandleId>,
         actions: &mut Vec<Action>,
     ) {
-        let alive = self
-            .view()
-            .devices()
-            .fold(0_u64, |bits, device| bits | 1 << self.machine.class_of(device).0);
         let mut tasks: Vec<(u64, TaskId)> =
             self.graph.tasks().map(|(id, node)| (node.sequence, id)).collect();
         tasks.sort_unstable();
@@ -155,7 +153,7 @@ impl Coordinator {
                 continue;
             }
             let reads = node.accesses.iter().filter(|access| access.mode.reads());
-            let can_run = node.stage == Stage::Launched || node.classes & alive != 0;
+            let can_run = node.stage == Stage::Launched || node.classes & self.alive != 0;
             let is_cancelled =
                 !can_run || reads.into_iter().any(|read| lost.contains(&read.handle));
             for access in node.accesses.iter().filter(|access| access.mode.writes()) {
@@ -178,7 +176,7 @@ impl Coordinator {
             if node.is_some_and(|node| {
                 node.is_cancelled && node.waiting() == 0 && node.stage != Stage::Launched
             }) {
-                self.finish(id, None);
+                self.finish(id, None, actions);
             }
         }
         let again = again.into_iter().filter(|task| !cancelled.contains(task)).collect();

@@ -7,7 +7,7 @@
 mod replan;
 mod short;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::graph::Node;
 use crate::scheduler::{Candidate, Choice};
@@ -217,11 +217,14 @@ impl Scheduler for Adaptive {
 
     fn device_lost(&mut self, view: &View<'_>, device: DeviceId, back: &mut Vec<TaskId>) {
         self.short.device_lost(device, back);
+        // What comes back is offered anew.
+        let offered: BTreeSet<TaskId> = back.iter().copied().collect();
         // Those that are ready stay ours, and the next plan has them.
         if let Some(order) = self.orders.get_mut(device.row()) {
             for task in order.drain(..) {
                 self.planned[task.row()] = None;
-                if view.is_ready(task) && !self.short.has(task) {
+                let is_ours = !offered.contains(&task) && !self.short.has(task);
+                if view.is_ready(task) && is_ours {
                     self.fresh.push(task);
                 }
             }

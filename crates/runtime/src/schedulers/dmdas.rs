@@ -29,7 +29,7 @@ impl Dmdas {
         let available_at = view.available_at(node, device)?;
         let unknown = Estimate { mean: 0.0, deviation: 0.0 };
         let duration = view.estimate(node, device).unwrap_or(unknown);
-        let free_at = view.free_at(device) + self.work[device.row()] as u64;
+        let free_at = view.free_at(device).saturating_add(self.work[device.row()] as u64);
         let finish = free_at.max(available_at) as f64 + duration.mean;
         let score = finish + (available_at - view.now) as f64;
         Some(Candidate { device, free_at, available_at, duration, score })

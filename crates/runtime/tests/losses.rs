@@ -1,0 +1,134 @@
+//! What fails, is cancelled or lost, and what of the data counts after that: completions by hand.
+
+use std::sync::Arc;
+
+use het_core::Bytes;
+use het_runtime::schedulers::Adaptive;
+use het_runtime::{
+    Action, Completion, Coordinator, Device, DeviceId, HandleId, KernelId, KernelInfo, Link,
+    Machine, Memory, MemoryId, Mode, Model, ProvideError, RegisterError, SubmitError, Task, TaskId,
+};
+
+const HOST: MemoryId = MemoryId(0);
+const FAR: MemoryId = MemoryId(1);
+
+fn memory(name: &str, bytes: u64) -> Memory {
+    Memory { name: name.to_owned(), capacity: Bytes(bytes) }
+}
+
+fn device(name: &str, memory: MemoryId) -> Device {
+    Device { name: name.to_owned(), class: name.to_owned(), memory, wake: 0 }
+}
+
+/// A coordinator, and what it asked for last.
+struct Rig {
+    coordinator: Coordinator,
+    actions: Vec<Action>,
+}
+
+impl Rig {
+    /// One kernel that all devices have.
+    fn new(devices: Vec<Device>, memories: Vec<Memory>) -> Self {
+        let links = (1..memories.len()).flat_map(|row| Link::both(0, row, 1e9, 0)).collect();
+        let machine = Arc::new(Machine::new(devices, memories, 0, links).expect("a machine"));
+        let kernels = vec![KernelInfo { name: "kernel".to_owned(), classes: Vec::new() }];
+        let model = Model::new(vec!["kernel".to_owned()], machine.classes().to_vec())
+            .with_prior(Box::new(|_, _, _| Some(1_000.0)));
+        let scheduler = Box::new(Adaptive::default());
+        let coordinator = Coordinator::new(machine, kernels, model, scheduler);
+        Self { coordinator, actions: Vec::new() }
+    }
+
+    fn register(&mut self, bytes: u64, home: Option<MemoryId>) -> Result<HandleId, RegisterError> {
+        self.coordinator.register(bytes, home, &mut self.actions)
+    }
+
+    fn submit(&mut self, accesses: &[(HandleId, Mode)]) -> Result<TaskId, SubmitError> {
+        self.coordinator.submit(Task::new(KernelId(0), accesses.iter().copied()))
+    }
+
+    fn advance(&mut self) {
+        self.coordinator.advance(0, &mut self.actions);
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        self.coordinator.completed(completion, &mut self.actions);
+        self.advance();
+    }
+
+    fn has_launched(&self, task: TaskId) -> bool {
+        let mut actions = self.actions.iter();
+        actions.any(|action| matches!(action, Action::Launch(launch) if launch.task == task))
+    }
+}
+
+#[test]
+fn what_a_cancelled_task_would_have_written_has_no_content() {
+    let devices = vec![device("a", HOST), device("b", HOST)];
+    let mut rig = Rig::new(devices, vec![memory("host", u64::MAX)]);
+    let [a, b, old] = [(); 3].map(|()| rig.register(8, Some(HOST)).expect("room"));
+    let new = rig.register(8, None).expect("room");
+    let first = rig.submit(&[(a, Mode::Write)]).expect("a task");
+    let second = rig.submit(&[(b, Mode::Write)]).expect("a task");
+    let reads = [(a, Mode::Read), (b, Mode::Read)];
+    let writes = [(new, Mode::Write), (old, Mode::ReadWrite)];
+    rig.submit(&[&reads[..], &writes].concat()).expect("a task");
+    rig.advance();
+    assert!(rig.has_launched(first) && rig.has_launched(second));
+
+    rig.completed(Completion::Failed { task: second, reason: "it broke".to_owned() });
+    assert_eq!(rig.submit(&[(new, Mode::Read)]), Err(SubmitError::NoContent(0)));
+    rig.completed(Completion::Ended { task: first, took: 1_000 });
+    assert_eq!(rig.coordinator.unfinished(), 0, "the cancelled one's turn came");
+    for handle in [b, old, new] {
+        assert_eq!(rig.submit(&[(handle, Mode::Read)]), Err(SubmitError::NoContent(0)));
+    }
+    let lost = rig.coordinator.take_losses().remove(0).lost;
+    assert_eq!(lost.len(), 3);
+    // Whoever writes it whole brings it back.
+    let again = rig.submit(&[(old, Mode::Write)]).expect("a task");
+    rig.submit(&[(old, Mode::Read)]).expect("a task");
+    rig.advance();
+    assert!(rig.has_launched(again));
+}
+
+#[test]
+fn a_task_for_devices_that_are_all_lost_is_refused() {
+    let mut rig = Rig::new(vec![device("a", HOST)], vec![memory("host", u64::MAX)]);
+    let handle = rig.register(8, Some(HOST)).expect("room");
+    rig.completed(Completion::DeviceLost(DeviceId(0)));
+    let refused = rig.submit(&[(handle, Mode::Read)]);
+    assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
+    assert_eq!(rig.coordinator.unfinished(), 0);
+}
+
+#[test]
+fn new_content_takes_the_place_of_all_old_copies() {
+    let memories = vec![memory("host", 100), memory("far", 100)];
+    let mut rig = Rig::new(vec![device("a", HOST)], memories);
+    let handle = rig.register(8, Some(HOST)).expect("room");
+    let provide = |rig: &mut Rig, memory| rig.coordinator.provide(handle, memory, &mut rig.actions);
+    provide(&mut rig, FAR).expect("room");
+    let copies: Vec<MemoryId> = rig.coordinator.data().copies(handle).collect();
+    assert_eq!((copies, rig.coordinator.data().used(HOST)), (vec![FAR], 0));
+    let refused = provide(&mut rig, MemoryId(2));
+    assert!(matches!(refused, Err(ProvideError::Room(RegisterError::NoMemory(2)))));
+}
+
+#[test]
+fn a_copy_that_is_being_overwritten_is_no_second_copy() {
+    let memories = vec![memory("host", 100), memory("far", 100)];
+    let mut rig = Rig::new(vec![device("a", FAR)], memories);
+    let handle = rig.register(60, Some(HOST)).expect("room");
+    let task = rig.submit(&[(handle, Mode::ReadWrite)]).expect("a task");
+    rig.advance();
+    let copy = rig.actions.iter().find_map(|action| match action {
+        Action::Copy(copy) => Some(copy.transfer),
+        _ => None,
+    });
+    rig.completed(Completion::Copied(copy.expect("it is copied there")));
+    assert!(rig.has_launched(task));
+    assert!(matches!(rig.register(60, Some(HOST)), Err(RegisterError::NoRoom { .. })));
+    // So the task would run again where its device is lost, had it another.
+    assert!(rig.coordinator.data().is_valid(handle, HOST));
+}

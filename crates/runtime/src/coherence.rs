@@ -381,7 +381,8 @@ impl Coherence {
         }
     }
 
-    /// Begins to copy what a task of a memory will read, as far as there is room to spare.
+    /// Begins to copy what tasks of a memory will read, in this order, as far as there is room to
+    /// spare: none of it makes room for the rest.
     pub(crate) fn prefetch(
         &mut self,
         accesses: &[Access],
@@ -401,11 +402,12 @@ impl Coherence {
                 continue;
             }
             let bytes = if allocated { 0 } else { self.bytes(handle) };
-            if self.drop_redundant(memory, bytes, accesses, actions) {
-                self.allocate(handle, memory);
-                self.unlist(handle, memory);
-                self.fetch(handle, memory, None, now, actions);
+            if !self.drop_redundant(memory, bytes, accesses, actions) {
+                return;
             }
+            self.allocate(handle, memory);
+            self.unlist(handle, memory);
+            self.fetch(handle, memory, None, now, actions);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is committed to the stream of a device, and when.
 
 use crate::coherence::{Acquired, Outcome};
-use crate::{Accesses, Action, DeviceId, Launch, Nanos, Stage, TaskId};
+use crate::{Access, Accesses, Action, DeviceId, Launch, Nanos, Stage, TaskId};
 
 use super::Coordinator;
 
@@ -201,6 +201,9 @@ impl Coordinator {
     }
 
     fn prefetch(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
+        if self.machine.memories().len() == 1 {
+            return;
+        }
         let memory = self.machine.memory_of(device);
         let mut of_memory = self.machine.device_ids();
         // What is fetched for later would take the room that a task waits for now.
@@ -212,11 +215,9 @@ impl Coordinator {
         let mut soon = std::mem::take(&mut self.soon);
         let (scheduler, view) = self.parts();
         scheduler.upcoming(&view, device, &mut soon);
-        for task in soon.drain(..).take(PREFETCHED) {
-            if let Some(node) = self.graph.get(task) {
-                self.data.prefetch(&node.accesses, memory, self.now, actions);
-            }
-        }
+        let tasks = soon.drain(..).take(PREFETCHED).filter_map(|task| self.graph.get(task));
+        let next: Vec<Access> = tasks.flat_map(|node| node.accesses.iter().copied()).collect();
+        self.data.prefetch(&next, memory, self.now, actions);
         self.soon = soon;
     }
 

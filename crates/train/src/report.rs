@@ -18,6 +18,18 @@ pub struct Sample {
     pub after: String,
 }
 
+impl Sample {
+    /// What is shown of it: a model that ends at once has written nothing.
+    pub fn rows(&self) -> [(&'static str, &str); 3] {
+        let written = [("before", &self.before), ("after", &self.after)];
+        let [before, after] = written.map(|(name, text)| match text.trim().is_empty() {
+            true => (name, "(nothing)"),
+            false => (name, text.as_str()),
+        });
+        [("prompt", self.prompt.as_str()), before, after]
+    }
+}
+
 #[derive(Debug)]
 pub struct Page<'a> {
     pub title: &'a str,
@@ -44,9 +56,8 @@ impl Page<'_> {
             let _ = write!(facts, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
         }
         let mut samples = String::new();
-        for Sample { prompt, before, after } in self.samples {
-            let rows = [("prompt", prompt), ("before", before), ("after", after)];
-            let rows = rows.map(|(name, text)| {
+        for sample in self.samples {
+            let rows = sample.rows().map(|(name, text)| {
                 format!("<tr><th>{name}</th><td><pre>{}</pre></td></tr>", escaped(text))
             });
             let _ = write!(samples, "<table>{}</table>", rows.concat());
@@ -77,7 +88,7 @@ mod tests {
     fn what_a_model_writes_is_text_on_the_page() {
         let text = |text: &str| text.to_owned();
         let samples =
-            [Sample { prompt: text("a < b"), before: text("<script>"), after: text("\"&\"") }];
+            [Sample { prompt: text("a < b"), before: text("<script>"), after: text(" ") }];
         let facts = [("driver", text("cpu"))];
         let losses = Curve::default();
         let page =
@@ -86,5 +97,6 @@ mod tests {
         assert!(html.contains("<th>driver</th><td>cpu</td>"), "{html}");
         assert!(html.contains("<pre>&lt;script&gt;</pre>"), "{html}");
         assert!(!html.contains("<script>"), "{html}");
+        assert!(html.contains("<pre>(nothing)</pre>"), "{html}");
     }
 }

@@ -132,7 +132,7 @@ fn report(
         }
         Outcome::Finished { last_loss, totals, losses, answers } => {
             let samples = samples::decoded(&places.prompts, &answers, tokenizer)?;
-            samples.iter().for_each(tell);
+            samples.iter().for_each(print_sample);
             let seconds = totals.useful_ns as f64 / 1e9;
             let last = match last_loss.is_finite() {
                 true => format!("last loss {last_loss:.4}"),
@@ -168,8 +168,8 @@ fn report(
 }
 
 /// A sample for whoever reads.
-fn tell(Sample { prompt, before, after }: &Sample) {
-    for (name, text) in [("prompt", prompt), ("before", before), ("after", after)] {
+fn print_sample(sample: &Sample) {
+    for (name, text) in sample.rows() {
         warn(&format!("{name}: {}", text.trim()));
     }
 }

@@ -1,6 +1,6 @@
-//! The chart, installed by Helm on real nodes: its server runs in a pod of a namespace that enforces
-//! the `restricted` standard, gives a job its node, and leaves what runs alone when it is upgraded
-//! and when it is uninstalled.
+//! The chart, installed by Helm on real nodes: its server runs in a pod of a namespace that
+//! enforces the `restricted` standard, gives a job its node, and leaves what runs alone when it is
+//! upgraded and when it is uninstalled.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -131,8 +131,8 @@ pub enum Event {
         class: usize,
         amount: Share,
     },
-    /// So much of what a node has beside its devices is used by others than our jobs. It holds until
-    /// the next such event.
+    /// So much of what a node has beside its devices is used by others than our jobs. It holds
+    /// until the next such event.
     HostTaken {
         node: NodeId,
         amount: HostResources,

@@ -75,8 +75,8 @@ fn collect_until_end(supervisor: i32, keeps_running: &impl Fn(u32) -> bool) -> i
                 waitid(Id::Pid(pid), WaitPidFlag::WEXITED)?;
             }
             Ok(WaitStatus::Stopped(pid, _)) => {
-                // Of one that was killed or went on meanwhile there is no stop any more (ECHILD, or a
-                // wait for the next); what became of it is seen next.
+                // Of one that was killed or went on meanwhile there is no stop any more (ECHILD,
+                // or a wait for the next); what became of it is seen next.
                 let _ = waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG);
                 if pid.as_raw() == supervisor || keeps_running(pid.as_raw() as u32) {
                     let _ = kill(pid, Signal::SIGCONT);

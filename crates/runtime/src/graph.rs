@@ -1,6 +1,8 @@
 //! Tasks and what they wait for, inferred from the order of their submission: a reader waits for
 //! the writer before it, a writer for the readers since the writer before it, or for that writer.
 
+use std::collections::BTreeSet;
+
 use smallvec::SmallVec;
 
 use crate::{DeviceId, HandleId, KernelId, TaskId};
@@ -350,6 +352,18 @@ impl Graph {
     /// How many were ever submitted.
     pub fn submitted(&self) -> u64 {
         self.submitted
+    }
+
+    /// The tasks and all that wait for them, directly or not, in no order.
+    pub(crate) fn reachable(&self, from: &[TaskId]) -> Vec<TaskId> {
+        let mut seen: BTreeSet<TaskId> = from.iter().copied().collect();
+        let mut found = from.to_vec();
+        let mut at = 0;
+        while let Some(id) = found.get(at).copied() {
+            at += 1;
+            found.extend(self.successors(id).filter(|next| seen.insert(*next)));
+        }
+        found
     }
 
     /// Rows of tasks, taken or not: whatever is kept by task has so many.

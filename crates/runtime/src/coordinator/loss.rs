@@ -135,7 +135,8 @@ impl Coordinator {
 
     /// Cancels what can't run any more. Tasks are looked at in the order of submission: one that
     /// reads what is lost is cancelled and loses what it would have written; one that writes it
-    /// anew, without reading it, brings it back.
+    /// anew, without reading it, brings it back. After a task that failed those are looked at that
+    /// wait for it, after the loss of a device all.
     fn settle_loss(
         &mut self,
         cause: Cause,
@@ -143,8 +144,12 @@ impl Coordinator {
         mut lost: BTreeSet<HandleId>,
         actions: &mut Vec<Action>,
     ) {
-        let mut tasks: Vec<(u64, TaskId)> =
-            self.graph.tasks().map(|(id, node)| (node.sequence, id)).collect();
+        let concerned: Vec<TaskId> = match cancelled.as_slice() {
+            [] => self.graph.tasks().map(|(id, _)| id).collect(),
+            failed => self.graph.reachable(failed),
+        };
+        let nodes = concerned.into_iter().filter_map(|id| Some((self.graph.get(id)?.sequence, id)));
+        let mut tasks: Vec<(u64, TaskId)> = nodes.collect();
         tasks.sort_unstable();
         let mut stopped = Vec::new();
         for (_, id) in tasks {

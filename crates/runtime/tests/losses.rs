@@ -132,3 +132,32 @@ fn a_copy_that_is_being_overwritten_is_no_second_copy() {
     // So the task would run again where its device is lost, had it another.
     assert!(rig.coordinator.data().is_valid(handle, HOST));
 }
+
+#[test]
+fn a_copy_of_which_there_are_others_makes_room_for_the_only_one_of_another() {
+    let memories = vec![memory("host", 100), memory("near", 100), memory("far", 100)];
+    let [near, far] = [1, 2].map(MemoryId);
+    let mut rig = Rig::new(vec![device("a", far)], memories);
+    let twice = rig.register(100, Some(HOST)).expect("room");
+    rig.coordinator.replicate(twice, near, &mut rig.actions);
+    let copied = |rig: &Rig, of: HandleId| {
+        let mut actions = rig.actions.iter().rev();
+        actions.find_map(|action| match action {
+            Action::Copy(copy) if copy.handle == of => Some(*copy),
+            _ => None,
+        })
+    };
+    let copy = copied(&rig, twice).expect("it is copied");
+    rig.completed(Completion::Copied(copy.transfer));
+    let once = rig.register(100, None).expect("room");
+    rig.coordinator.provide(once, far, &mut rig.actions).expect("room");
+
+    let task = rig.submit(&[(twice, Mode::Read)]).expect("a task");
+    rig.advance();
+    let written_back = copied(&rig, once).expect("it is written back");
+    rig.completed(Completion::Copied(written_back.transfer));
+    let copy = copied(&rig, twice).filter(|copy| copy.to == far).expect("it is fetched");
+    rig.completed(Completion::Copied(copy.transfer));
+    assert!(rig.has_launched(task));
+    assert!(rig.coordinator.data().has_content(once));
+}

@@ -85,7 +85,10 @@ impl Coherence {
             }
             if self.is_redundant(handle, memory) {
                 self.evict(handle, memory, actions);
-            } else if let Some(to) = self.refuge(handle, memory, now) {
+            } else if let Some(to) = self
+                .refuge(handle, memory, now)
+                .or_else(|| self.cleared_refuge(handle, memory, actions))
+            {
                 self.traffic.evictions += 1;
                 leaving += self.bytes(handle);
                 self.write_back(handle, (memory, to), now, actions);
@@ -133,6 +136,23 @@ impl Coherence {
             Some((offer.end, to))
         });
         offers.min().map(|(_, to)| to)
+    }
+
+    /// A memory that has room once copies are dropped of which there are others.
+    fn cleared_refuge(
+        &mut self,
+        handle: HandleId,
+        memory: MemoryId,
+        actions: &mut Vec<Action>,
+    ) -> Option<MemoryId> {
+        let bytes = self.bytes(handle);
+        let is_open = |other: &MemoryId| {
+            *other != memory
+                && !self.place(handle, *other).allocated
+                && self.rooms[other.row()].capacity >= bytes
+        };
+        let open: Vec<MemoryId> = self.machine.memory_ids().filter(is_open).collect();
+        open.into_iter().find(|other| self.drop_redundant(*other, bytes, &[], actions))
     }
 
     fn handle_at(&self, place: u32) -> HandleId {

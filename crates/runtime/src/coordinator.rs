@@ -362,10 +362,6 @@ impl Coordinator {
         &self.model
     }
 
-    pub fn model_mut(&mut self) -> &mut Model {
-        &mut self.model
-    }
-
     pub fn scheduler_mut(&mut self) -> &mut dyn Scheduler {
         self.scheduler.as_mut()
     }

@@ -134,45 +134,37 @@ impl AdamW {
         rate: f32,
         step: u64,
     ) -> bool {
-        spend(Work::Optimiser, || self.step(settings, slices, scale, rate, step))
-    }
-
-    fn step(
-        &mut self,
-        settings: &Settings,
-        slices: Vec<Slice<'_>>,
-        scale: f32,
-        rate: f32,
-        step: u64,
-    ) -> bool {
-        let norm = f64::from(scale) * norm(&slices);
-        if !norm.is_finite() {
-            return false;
-        }
-        let most = f64::from(settings.max_grad_norm);
-        let cut = if most > 0.0 && norm > most { (most / norm) as f32 } else { 1.0 };
-        let exponent = step.min(i32::MAX as u64) as i32;
-        let betas = [settings.beta1, settings.beta2];
-        let rule = Rule {
-            scale: scale * cut,
-            rate,
-            decay: settings.weight_decay,
-            betas,
-            corrections: betas.map(|beta| 1.0 / (1.0 - beta.powi(exponent))),
-        };
-        let (mut first, mut second) = (&mut self.first[..], &mut self.second[..]);
-        slices.into_iter().all(|Slice { values, gradient, decays }| {
-            let (own_first, rest_first) = std::mem::take(&mut first).split_at_mut(values.len());
-            let (own_second, rest_second) = std::mem::take(&mut second).split_at_mut(values.len());
-            (first, second) = (rest_first, rest_second);
-            let rule = Rule { decay: if decays { rule.decay } else { 0.0 }, ..rule };
-            let pieces = values.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE));
-            let pieces = pieces.zip(own_first.par_chunks_mut(PIECE));
-            let pieces = pieces.zip(own_second.par_chunks_mut(PIECE));
-            let finite = pieces.map(|(((values, gradient), first), second)| {
-                update_piece(values, gradient, first, second, rule)
-            });
-            finite.reduce(|| true, |a, b| a && b)
+        spend(Work::Optimiser, || {
+            let norm = f64::from(scale) * norm(&slices);
+            if !norm.is_finite() {
+                return false;
+            }
+            let most = f64::from(settings.max_grad_norm);
+            let cut = if most > 0.0 && norm > most { (most / norm) as f32 } else { 1.0 };
+            let exponent = step.min(i32::MAX as u64) as i32;
+            let betas = [settings.beta1, settings.beta2];
+            let rule = Rule {
+                scale: scale * cut,
+                rate,
+                decay: settings.weight_decay,
+                betas,
+                corrections: betas.map(|beta| 1.0 / (1.0 - beta.powi(exponent))),
+            };
+            let (mut first, mut second) = (&mut self.first[..], &mut self.second[..]);
+            slices.into_iter().all(|Slice { values, gradient, decays }| {
+                let (own_first, rest_first) = std::mem::take(&mut first).split_at_mut(values.len());
+                let (own_second, rest_second) =
+                    std::mem::take(&mut second).split_at_mut(values.len());
+                (first, second) = (rest_first, rest_second);
+                let rule = Rule { decay: if decays { rule.decay } else { 0.0 }, ..rule };
+                let pieces = values.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE));
+                let pieces = pieces.zip(own_first.par_chunks_mut(PIECE));
+                let pieces = pieces.zip(own_second.par_chunks_mut(PIECE));
+                let finite = pieces.map(|(((values, gradient), first), second)| {
+                    update_piece(values, gradient, first, second, rule)
+                });
+                finite.reduce(|| true, |a, b| a && b)
+            })
         })
     }
 }

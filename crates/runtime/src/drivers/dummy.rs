@@ -157,11 +157,6 @@ impl Dummy {
         self.bytes[handle.row()] = bytes;
     }
 
-    /// The device is lost at this time, with what it was doing.
-    pub fn lose_device(&mut self, device: DeviceId, at: Nanos) {
-        self.happens(at, Happening::Reported(Completion::DeviceLost(device)));
-    }
-
     /// The memory is lost at this time, with its devices.
     pub fn lose_memory(&mut self, memory: MemoryId, at: Nanos) {
         self.happens(at, Happening::Reported(Completion::MemoryLost(memory)));

@@ -68,7 +68,8 @@ impl Page<'_> {
         format!(
             "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\
              <style>body{{font:15px sans-serif;max-width:48em;margin:2em auto}}\
-             h1{{overflow-wrap:anywhere}}th{{text-align:left;vertical-align:top;padding-right:1em;font-weight:600}}\
+             h1{{overflow-wrap:anywhere}}\
+             th{{text-align:left;vertical-align:top;padding-right:1em;font-weight:600}}\
              pre{{white-space:pre-wrap;margin:0}}table{{margin-bottom:1.5em}}</style>\
              <h1>{title}</h1><table>{facts}</table><h2>Loss</h2>{}{samples}</html>\n",
             self.losses.svg(self.step)

@@ -16,6 +16,7 @@ use crate::jobs::{JobObject, Jobs};
 use crate::leader::{self, Election, ElectionError, Leadership, Standby};
 use crate::quotas::{self, QuotasObject};
 use crate::statuses::Statuses;
+use crate::watches::Watches;
 
 /// Threads that speak with the API server.
 const THREADS: usize = 2;
@@ -42,6 +43,7 @@ pub struct Cluster {
     threads: Arc<Threads>,
     connection: Connection,
     since_boot: fn() -> Millis,
+    watches: Watches,
 }
 
 /// Given up without waiting, with whatever is under way: whoever comes next looks at what there is.
@@ -69,7 +71,7 @@ impl Cluster {
         let runtime = runtime()?;
         let connection = runtime.block_on(Connection::open(access))?;
         let threads = Arc::new(Threads(Some(Arc::new(runtime))));
-        Ok(Self { threads, connection, since_boot })
+        Ok(Self { threads, connection, since_boot, watches: Watches::default() })
     }
 
     /// The same for callers that have a client already, and threads or a clock of their own; nobody
@@ -81,12 +83,18 @@ impl Cluster {
             threads,
             connection: Connection { plain: client.clone(), client, server, version },
             since_boot,
+            watches: Watches::default(),
         }
     }
 
     /// The server that it speaks with.
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Which of its objects cannot be followed at present.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     /// Becomes the leader of an election, once no other is. `standby` hears who leads, again and

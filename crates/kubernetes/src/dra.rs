@@ -21,8 +21,8 @@ use selector::Selector;
 pub(crate) use book::{Choice, DeviceBook, UnderWay, Wish};
 pub(crate) use objects::{
     AskOption, Attribute, ClaimAsk, ClaimObject, ClaimRow, ClassObject, ClassRow, DeviceId,
-    DeviceRow, SliceObject, SliceRow, TaintRule, TaintRuleObject, claims, classes, slices,
-    taint_rules,
+    DeviceRow, SliceObject, SliceRow, TaintRule, TaintRuleObject, claims, classes, option_name,
+    slices, taint_rules,
 };
 
 /// Kinds of objects that are followed.

@@ -241,27 +241,30 @@ impl Kubernetes {
         let scheduler = Scheduler { name: config.scheduler.into(), binding: config.binding };
         let KubernetesConfig { supervisor, nodes, resources, begins_at, patience, .. } = config;
         let (sender, receiver) = channel();
-        let client = cluster.connection().client.clone();
-        cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
+        let source = watch::Source {
+            client: cluster.connection().client.clone(),
+            watches: cluster.watches().clone(),
+        };
+        cluster.spawn(watch::pods(source.clone(), scheduler.clone(), sender.clone()));
         let table = DeviceTable::new(resources);
         let allocates = nodes == Nodes::Watched && scheduler.binding == Binding::Own;
         let claims = Claims::new(table.clone(), allocates);
         let inventory = (nodes == Nodes::Watched).then(|| Inventory::new(table));
         if allocates {
             for kind in DraKind::ALL {
-                let (client, scheduler) = (client.clone(), scheduler.clone());
-                cluster.spawn(watch::dra(client, kind, scheduler, sender.clone()));
+                let (source, scheduler) = (source.clone(), scheduler.clone());
+                cluster.spawn(watch::dra(source, kind, scheduler, sender.clone()));
             }
         }
         if inventory.is_some() {
-            cluster.spawn(watch::nodes(client.clone(), sender.clone()));
-            cluster.spawn(watch::priority_classes(client.clone(), sender.clone()));
+            cluster.spawn(watch::nodes(source.clone(), sender.clone()));
+            cluster.spawn(watch::priority_classes(source.clone(), sender.clone()));
             for kind in NetworkKind::ALL {
-                cluster.spawn(watch::network(client.clone(), kind, sender.clone()));
+                cluster.spawn(watch::network(source.clone(), kind, sender.clone()));
             }
-            cluster.spawn(watch::groups(client.clone(), sender.clone()));
+            cluster.spawn(watch::groups(source.clone(), sender.clone()));
             for kind in WorkloadKind::all() {
-                let watched = (client.clone(), kind, scheduler.clone(), sender.clone());
+                let watched = (source.clone(), kind, scheduler.clone(), sender.clone());
                 cluster.spawn(watch::workloads(watched));
             }
         }
@@ -330,9 +333,9 @@ impl Kubernetes {
     /// are.
     pub fn watch_jobs(&mut self) -> News {
         let (sender, jobs) = jobs::news();
-        self.cluster.spawn(self.jobs().watch(sender));
+        self.cluster.spawn(self.jobs().watch(self.cluster.watches().clone(), sender));
         let (sender, quotas) = mpsc::channel(1);
-        self.cluster.spawn(self.quotas().watch(sender));
+        self.cluster.spawn(self.quotas().watch(self.cluster.watches().clone(), sender));
         let (sender, requests) = unbounded_channel();
         self.requests.follow(sender);
         self.tell_requests();

@@ -7,14 +7,14 @@ use futures_util::{StreamExt, pin_mut};
 use het_wire::resource::{GROUP, KIND, PLURAL, TrainingJobStatus, VERSION};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::{GroupVersionKind, Request};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::names::{self, ObjectKey, SCHEDULER, SCHEDULER_LABEL};
 use crate::owners::JobOwner;
+use crate::watches::Watches;
 
 /// News of jobs that may wait for whoever takes them in.
 const NEWS_MAX: usize = 4_096;
@@ -102,8 +102,8 @@ impl Jobs {
     }
 
     /// Follows them until nobody takes news any more.
-    pub(crate) async fn watch(self, news: mpsc::Sender<JobNews>) {
-        let events = watcher(self.all(), Config::default()).default_backoff();
+    pub(crate) async fn watch(self, watches: Watches, news: mpsc::Sender<JobNews>) {
+        let events = watches.follow(self.all(), &resource(), Config::default());
         pin_mut!(events);
         let mut known: BTreeMap<ObjectKey, String> = BTreeMap::new();
         let mut listed: Option<BTreeMap<ObjectKey, String>> = None;

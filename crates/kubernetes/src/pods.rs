@@ -11,7 +11,7 @@ use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
 use crate::device_table::dra_taints;
-use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, Wish, claimed};
+use crate::dra::{ClaimAsk, ClaimRow, Dra, Place, Wish, claimed, option_name};
 use crate::group_api;
 use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
 use crate::owners::JobOwner;
@@ -91,6 +91,8 @@ pub(crate) struct ClaimRequest {
     /// As an allocation names it.
     pub name: String,
     pub wish: Wish,
+    /// Whatever taint its devices may get while it has them.
+    pub tolerations: Vec<Value>,
 }
 
 impl Claim {
@@ -99,19 +101,16 @@ impl Claim {
     pub fn of(row: &ClaimRow, ask: &ClaimAsk, (dra, wish): (&Dra, &Wish)) -> Option<Self> {
         let Wish { place, count, .. } = wish;
         let option = dra.option_for(ask, (&place.node, place.resource.as_str(), *count))?;
-        let full_name = |request: &str| match &option.name {
-            Some(name) => format!("{request}/{name}"),
-            None => request.to_owned(),
-        };
         let requests: Vec<ClaimRequest> = match ask.requests.as_slice() {
             // Of alternatives each says how many.
             [(request, _)] => vec![(request, *count)],
             several => several.iter().map(|(request, count)| (request, *count)).collect(),
         }
         .into_iter()
-        .map(|(request, count)| ClaimRequest {
-            name: full_name(request),
-            wish: Wish { count, ..wish.clone() },
+        .map(|(request, count)| {
+            let name = option_name(request, option.name.as_deref());
+            let tolerations = row.tolerations.get(&name).cloned().unwrap_or_default();
+            ClaimRequest { name, wish: Wish { count, ..wish.clone() }, tolerations }
         })
         .collect();
         let of_class = dra.class(&option.class).map(|class| class.config.as_slice());
@@ -332,7 +331,8 @@ impl Gang<'_> {
             });
             asked.push(json!({ "name": name, "exactly": exactly }));
             let place = Place { node: node.clone(), resource: resource.into() };
-            let request = ClaimRequest { name, wish: self.dra.wish(place, &slots) };
+            let wish = self.dra.wish(place, &slots);
+            let request = ClaimRequest { name, wish, tolerations: Vec::new() };
             let of_class = self.dra.class(class).map(|class| class.config.as_slice());
             config.extend(allocated_config(
                 of_class.unwrap_or_default(),

@@ -6,14 +6,14 @@ use futures_util::{StreamExt, pin_mut};
 use het_wire::resource::{GROUP, QUOTAS_KIND, QUOTAS_PLURAL, QuotasStatus, VERSION};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::leader::Leadership;
+use crate::watches::Watches;
 
 /// A connection that says nothing for longer is given up.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
@@ -69,9 +69,9 @@ impl QuotasApi {
     }
 
     /// Follows it until nobody takes news any more.
-    pub(crate) async fn watch(self, news: mpsc::Sender<QuotasNews>) {
+    pub(crate) async fn watch(self, watches: Watches, news: mpsc::Sender<QuotasNews>) {
         let one = Config::default().fields(&only(&self.scheduler));
-        let events = watcher(self.api, one).default_backoff();
+        let events = watches.follow(self.api, &resource(), one);
         pin_mut!(events);
         // Whoever began knows of one, perhaps.
         let (mut is_there, mut is_listed) = (true, false);
@@ -124,8 +124,12 @@ impl QuotasApi {
 }
 
 fn api(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &resource())
+}
+
+fn resource() -> ApiResource {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, QUOTAS_KIND);
-    Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, QUOTAS_PLURAL))
+    ApiResource::from_gvk_with_plural(&kind, QUOTAS_PLURAL)
 }
 
 /// A field selector: whoever may list them need not be allowed to get one.

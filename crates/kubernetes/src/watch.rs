@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use futures_util::{StreamExt, pin_mut};
+use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::DynamicObject;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Error, Event, watcher};
+use kube::api::{ApiResource, DynamicObject};
+use kube::runtime::watcher::{Config, Error, Event};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
@@ -23,6 +22,7 @@ use crate::groups::GroupRow;
 use crate::names::{ObjectKey, Scheduler};
 use crate::network::{NetworkKind, NetworkObjects};
 use crate::objects::{self, NodeObject, NodeRow, PodObject, PodRow};
+use crate::watches::{Watches, status_of};
 use crate::workload_kinds::{WorkloadKind, WorkloadName};
 use crate::workloads::WorkloadRow;
 
@@ -31,11 +31,31 @@ const NOT_FOUND: u16 = 404;
 /// Between two tries to find out what is served.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Whom objects are read from, and who hears where that fails; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub client: Client,
+    pub watches: Watches,
+}
+
+impl Source {
+    /// All objects of a kind.
+    fn follow<K>(
+        &self,
+        resource: &ApiResource,
+    ) -> impl Stream<Item = Result<Event<K>, Error>> + use<K>
+    where
+        K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let api = Api::all_with(self.client.clone(), resource);
+        self.watches.follow(api, resource, Config::default())
+    }
+}
+
 /// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
 /// a watch that breaks is begun anew after a pause.
-pub(crate) async fn pods(client: Client, scheduler: Scheduler, sender: Sender) {
-    let api: Api<PodObject> = Api::all_with(client, &objects::pods());
-    let events = watcher(api, Config::default()).default_backoff();
+pub(crate) async fn pods(source: Source, scheduler: Scheduler, sender: Sender) {
+    let events = source.follow::<PodObject>(&objects::pods());
     pin_mut!(events);
     while let Some(event) = events.next().await {
         let message = match event {
@@ -57,9 +77,8 @@ pub(crate) async fn pods(client: Client, scheduler: Scheduler, sender: Sender) {
 }
 
 /// All nodes, as [`pods`].
-pub(crate) async fn nodes(client: Client, sender: Sender) {
-    let api: Api<NodeObject> = Api::all_with(client, &objects::nodes());
-    let events = watcher(api, Config::default()).default_backoff();
+pub(crate) async fn nodes(source: Source, sender: Sender) {
+    let events = source.follow::<NodeObject>(&objects::nodes());
     pin_mut!(events);
     while let Some(event) = events.next().await {
         let message = match event {
@@ -83,10 +102,9 @@ pub(crate) async fn nodes(client: Client, sender: Sender) {
 /// All workloads of a kind, as [`pods`]. Of a kind that the API server does not know there are
 /// none; of one that the account may not list nobody knows which.
 pub(crate) async fn workloads(
-    (client, kind, scheduler, sender): (Client, WorkloadKind, Scheduler, Sender),
+    (source, kind, scheduler, sender): (Source, WorkloadKind, Scheduler, Sender),
 ) {
-    let api: Api<DynamicObject> = Api::all_with(client, &kind.resource());
-    let events = watcher(api, Config::default()).default_backoff();
+    let events = source.follow::<DynamicObject>(&kind.resource());
     pin_mut!(events);
     while let Some(event) = events.next().await {
         let message = match event {
@@ -115,47 +133,47 @@ pub(crate) async fn workloads(
 }
 
 /// All objects of a kind of dynamic resource allocation, as [`pods`].
-pub(crate) async fn dra(client: Client, kind: DraKind, scheduler: Scheduler, sender: Sender) {
+pub(crate) async fn dra(source: Source, kind: DraKind, scheduler: Scheduler, sender: Sender) {
     match kind {
         DraKind::Slices => {
-            let api: Api<SliceObject> = Api::all_with(client, &dra::slices());
+            let slices = source.follow::<SliceObject>(&dra::slices());
             let row = |slice| SliceRow::of(slice).map(DraNews::Slice);
-            follow_dra(api, (kind, sender), row, |gone| DraNews::SliceGone(gone.name.into())).await;
+            follow_dra(slices, (kind, sender), row, |gone| DraNews::SliceGone(gone.name.into()))
+                .await;
         }
         DraKind::Classes => {
-            let api: Api<ClassObject> = Api::all_with(client, &dra::classes());
+            let classes = source.follow(&dra::classes());
             let row = |class: ClassObject| {
                 let name = class.metadata.name.clone()?;
                 Some(DraNews::Class(name, ClassRow::of(class)))
             };
-            follow_dra(api, (kind, sender), row, |gone| DraNews::ClassGone(gone.name)).await;
+            follow_dra(classes, (kind, sender), row, |gone| DraNews::ClassGone(gone.name)).await;
         }
         DraKind::Claims => {
-            let api: Api<ClaimObject> = Api::all_with(client, &dra::claims());
-            let row = |claim| ClaimRow::of(claim, &scheduler.name).map(DraNews::Claim);
-            follow_dra(api, (kind, sender), row, DraNews::ClaimGone).await;
+            let claims = source.follow(&dra::claims());
+            let row = |claim: ClaimObject| ClaimRow::of(claim, &scheduler.name).map(DraNews::Claim);
+            follow_dra(claims, (kind, sender), row, DraNews::ClaimGone).await;
         }
         DraKind::TaintRules => {
-            let api: Api<TaintRuleObject> = Api::all_with(client, &dra::taint_rules());
+            let rules = source.follow(&dra::taint_rules());
             let row = |rule: TaintRuleObject| {
                 let name = rule.metadata.name.clone()?;
                 Some(DraNews::TaintRule(name, TaintRule::of(rule)))
             };
             let gone = |gone: ObjectKey| DraNews::TaintRule(gone.name, None);
-            follow_dra(api, (kind, sender), row, gone).await;
+            follow_dra(rules, (kind, sender), row, gone).await;
         }
     }
 }
 
 async fn follow_dra<K>(
-    api: Api<K>,
+    events: impl Stream<Item = Result<Event<K>, Error>>,
     (kind, sender): (DraKind, Sender),
     row: impl Fn(K) -> Option<DraNews>,
     gone: impl Fn(ObjectKey) -> DraNews,
 ) where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource,
 {
-    let events = watcher(api, Config::default()).default_backoff();
     pin_mut!(events);
     let mut was_listed = false;
     while let Some(event) = events.next().await {
@@ -184,9 +202,9 @@ async fn follow_dra<K>(
 }
 
 /// All groups of pods, as [`pods`], in the newest version that the API server has by then.
-pub(crate) async fn groups(client: Client, sender: Sender) {
+pub(crate) async fn groups(source: Source, sender: Sender) {
     let version = loop {
-        match served_version(&client).await {
+        match served_version(&source.client).await {
             Ok(Some(version)) => break version,
             Ok(None) => {
                 let versions = group_api::VERSIONS.join(" or ");
@@ -201,8 +219,7 @@ pub(crate) async fn groups(client: Client, sender: Sender) {
         }
     };
     sender.send(Message::GroupsServed(version)).await;
-    let api: Api<DynamicObject> = Api::all_with(client, &group_api::resource(version));
-    let events = watcher(api, Config::default()).default_backoff();
+    let events = source.follow::<DynamicObject>(&group_api::resource(version));
     pin_mut!(events);
     while let Some(event) = events.next().await {
         let message = match event {
@@ -246,30 +263,35 @@ async fn served_version(client: &Client) -> Result<Option<&'static str>, kube::E
 }
 
 /// Values of priority classes.
-pub(crate) async fn priority_classes(client: Client, sender: Sender) {
+pub(crate) async fn priority_classes(source: Source, sender: Sender) {
     let values = |classes: &BTreeMap<String, PriorityClass>| {
         let value = |class: &PriorityClass| i64::from(class.value.unwrap_or_default());
         let values = classes.iter().map(|(name, class)| (name.clone(), value(class)));
         Message::PriorityClasses(values.collect())
     };
-    whole(Api::all(client), sender, values).await;
+    let resource = ApiResource::erase::<PriorityClass>(&());
+    let events =
+        source.watches.follow(Api::all(source.client.clone()), &resource, Config::default());
+    whole(events, sender, values).await;
 }
 
 /// Objects of a kind that say how nodes are connected.
-pub(crate) async fn network(client: Client, kind: NetworkKind, sender: Sender) {
+pub(crate) async fn network(source: Source, kind: NetworkKind, sender: Sender) {
     let objects = |all: &BTreeMap<String, DynamicObject>| {
         Message::Network(Box::new(NetworkObjects::of(kind, all)))
     };
-    whole(Api::all_with(client, &kind.resource()), sender, objects).await;
+    whole(source.follow(&kind.resource()), sender, objects).await;
 }
 
 /// All objects of a kind whenever one changes, by name; none where it is not known, or the account
 /// may not list them.
-async fn whole<K>(api: Api<K>, sender: Sender, tell: impl Fn(&BTreeMap<String, K>) -> Message)
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+async fn whole<K>(
+    events: impl Stream<Item = Result<Event<K>, Error>>,
+    sender: Sender,
+    tell: impl Fn(&BTreeMap<String, K>) -> Message,
+) where
+    K: Resource,
 {
-    let events = watcher(api, Config::default()).default_backoff();
     pin_mut!(events);
     let mut all = BTreeMap::new();
     let mut is_listing = true;
@@ -297,7 +319,7 @@ where
 /// Of the answer to a list; 0 of what is none.
 fn code_of(error: &Error) -> u16 {
     match error {
-        Error::InitialListFailed(kube::Error::Api(status)) => status.code,
+        Error::InitialListFailed(_) => status_of(error).map_or(0, |status| status.code),
         _ => 0,
     }
 }

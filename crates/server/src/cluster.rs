@@ -103,7 +103,7 @@ impl ClusterService {
         let known = known_jobs(&past.state, &rows, &objects, &owners);
         let foreign = known_foreign(&past.state, &owners);
         let quotas = engine.quotas();
-        let jobs = ClusterJobs::new(engine.jobs(), quotas.name());
+        let jobs = ClusterJobs::new(engine.jobs(), quotas.name(), cluster.watches().clone());
         let changes = engine.watch_jobs();
         let archive = Archive {
             events: store,

@@ -8,7 +8,7 @@ use het_agent::Members;
 use het_core::JobId;
 use het_host::LatestLoad;
 use het_service::Handle;
-use het_wire::api::{FollowedLogs, LogsQuery, PodLog};
+use het_wire::api::{FollowedLogs, LogsQuery, PodLog, WatchError};
 use het_wire::job::TrainingJob;
 use het_wire::resource::NotAResource;
 use thiserror::Error;
@@ -41,6 +41,9 @@ pub trait JobMaker: Debug + Send + Sync {
 
     /// The name of the object that says what tenants may have, where there is one.
     fn quotas(&self) -> Option<&str>;
+
+    /// What there cannot be followed at present.
+    fn watch_errors(&self) -> Vec<WatchError>;
 
     /// What the programs of a job of this tenant wrote.
     ///

@@ -541,6 +541,19 @@ pub struct ServerInfo {
     /// Why nothing can be changed at present; absent where the store can be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
+    /// What of the cluster cannot be followed at present: what became of it since is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch_errors: Vec<WatchError>,
+}
+
+/// A watch on objects of a cluster that fails.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchError {
+    /// `pods`, `jobsets.jobset.x-k8s.io`.
+    pub resource: String,
+    /// As the API server names it: `Forbidden`; `Unreachable` where it does not answer.
+    pub reason: String,
+    pub message: String,
 }
 
 /// What is in an event store: `GET /api/v1/server/check`.

@@ -19,7 +19,7 @@ use het_server::{
 };
 #[cfg(feature = "kubernetes")]
 use het_server::{SCHEDULER, SCHEDULER_NAMESPACE};
-use het_wire::api::{ServerInfo, StoreCheck};
+use het_wire::api::{ServerInfo, StoreCheck, WatchError};
 use het_wire::quantity;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -315,6 +315,9 @@ fn status(form: Form) -> Result<u8, Fail> {
             info.started_at, info.jobs_live, info.events
         );
         info.storage.iter().for_each(|why| println!("nothing can be changed: {why}"));
+        for WatchError { resource, reason, message } in &info.watch_errors {
+            println!("`{resource}` of the cluster cannot be followed ({reason}): {message}");
+        }
     });
     Ok(code::OK)
 }

@@ -154,6 +154,7 @@ struct SubRequest {
     count: Option<u32>,
     admin_access: bool,
     capacity: Option<IgnoredAny>,
+    tolerations: Vec<Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -350,6 +351,9 @@ pub(crate) struct ClaimRow {
     pub asks: Result<ClaimAsk, String>,
     /// What drivers are told.
     pub config: Vec<Value>,
+    /// By request as an allocation names it: the taints of its devices that may come while it has
+    /// them, as an allocation has them.
+    pub tolerations: BTreeMap<String, Vec<Value>>,
     pub allocated: Vec<DeviceId>,
     /// Uids of pods that may use it.
     pub reserved_for: BTreeSet<String>,
@@ -376,6 +380,7 @@ impl ClaimRow {
             },
             uid: metadata.uid.unwrap_or_default(),
             asks: claim.spec.devices.asks(),
+            tolerations: claim.spec.devices.tolerations(),
             config: claim.spec.devices.config,
             allocated: taken.map(AllocatedDevice::id).collect(),
             reserved_for: reserved_for.into_iter().map(|consumer| consumer.uid).collect(),
@@ -427,6 +432,26 @@ impl DeviceClaim {
         }
         Ok(ClaimAsk { requests, options })
     }
+
+    fn tolerations(&self) -> BTreeMap<String, Vec<Value>> {
+        let mut tolerations = BTreeMap::new();
+        for request in &self.requests {
+            let exactly = request.exactly.iter().map(|it| (None, it));
+            let options = request.first_available.iter().map(|it| (Some(it.name.as_str()), it));
+            let named = exactly.chain(options).filter(|(_, it)| !it.tolerations.is_empty());
+            tolerations.extend(
+                named.map(|(option, it)| {
+                    (option_name(&request.name, option), it.tolerations.clone())
+                }),
+            );
+        }
+        tolerations
+    }
+}
+
+/// What an allocation calls a request, or of one of several options that option.
+pub(crate) fn option_name(request: &str, option: Option<&str>) -> String {
+    option.map_or_else(|| request.to_owned(), |option| format!("{request}/{option}"))
 }
 
 /// Longest selectors of a claim together: they are looked at for each kind of device.

@@ -226,10 +226,14 @@ impl Allocation<'_> {
         let of_requests = self.claim.requests.iter().zip(devices);
         let results = of_requests.flat_map(|(request, devices)| {
             devices.iter().map(|DeviceId { driver, pool, device }| {
-                json!({
+                let mut result = json!({
                     "request": request.name, "driver": driver.as_str(), "pool": pool.as_str(),
                     "device": device.as_str(),
-                })
+                });
+                if !request.tolerations.is_empty() {
+                    result["tolerations"] = json!(request.tolerations);
+                }
+                result
             })
         });
         let node = &self.pod.node;

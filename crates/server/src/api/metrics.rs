@@ -10,6 +10,7 @@ use het_core::{DeviceId, StageState, State, Topology};
 use het_devices::{Clock, NodeLoad, Pressure};
 use het_service::redaction::Viewer;
 use het_service::{Caller, Code, Decisions, Replica};
+use het_wire::api::WatchError;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -19,6 +20,7 @@ use prometheus_client::registry::Registry;
 use super::Api;
 use super::auth::{Auth, Verb};
 use super::refuse::ApiError;
+use super::site::watch_errors;
 
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -35,6 +37,9 @@ pub async fn metrics(
     let mut registry = api.0.service.query(move |replica| read(replica, &caller, &load)).await?;
     let writable = ConstGauge::new(i64::from(api.0.service.storage_trouble().is_none()));
     registry.register("store_writable", "1 while changes can be made durable, else 0", writable);
+    if api.0.cluster.is_some() {
+        watches(&mut registry, watch_errors(&api));
+    }
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|_| ApiError::new(Code::Busy, "the figures could not be written down"))?;
@@ -54,6 +59,15 @@ fn read(replica: &Replica, caller: &Caller, load: &NodeLoad) -> Registry {
     registry.register("plans", "Plans committed", plans);
     decisions(&mut registry, replica.decisions());
     registry
+}
+
+fn watches(registry: &mut Registry, errors: Vec<WatchError>) {
+    let family = Gauges::default();
+    let about = "1 while objects of the cluster cannot be followed, by resource and reason";
+    registry.register("kubernetes_watch_failing", about, family.clone());
+    for WatchError { resource, reason, .. } in errors {
+        family.get_or_create(&vec![("resource", resource), ("reason", reason)]).set(1);
+    }
 }
 
 fn decisions(registry: &mut Registry, Decisions { turns, time, longest }: Decisions) {

@@ -4,7 +4,7 @@ use axum::extract::State as Shared;
 use het_service::Unavailable;
 use het_service::report::stamp;
 use het_wire::API_VERSION;
-use het_wire::api::{Backup, ServerInfo, ServerStopped, StoreCheck};
+use het_wire::api::{Backup, ServerInfo, ServerStopped, StoreCheck, WatchError};
 use serde::Deserialize;
 
 use super::Api;
@@ -43,8 +43,14 @@ pub async fn info(
         jobs_live: api.0.service.jobs().live_count(),
         events,
         storage: api.0.service.storage_trouble().map(|why| why.to_string()),
+        watch_errors: watch_errors(&api),
     };
     Seen::by(&api, &caller, info)
+}
+
+/// What of a cluster cannot be followed.
+pub(super) fn watch_errors(api: &Api) -> Vec<WatchError> {
+    api.0.cluster.iter().flat_map(|cluster| cluster.watch_errors()).collect()
 }
 
 /// Reads the whole store and names what is damaged.

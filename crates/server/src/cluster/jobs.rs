@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use het_core::JobId;
-use het_kubernetes::{ApiError, Jobs};
-use het_wire::api::{FollowedLogs, LogsQuery};
+use het_kubernetes::{ApiError, Jobs, Watches};
+use het_wire::api::{FollowedLogs, LogsQuery, WatchError};
 use het_wire::job::TrainingJob;
 use het_wire::resource;
 use tokio::sync::mpsc::Receiver;
@@ -38,13 +38,14 @@ pub(super) struct ClusterJobs {
     quotas: Arc<str>,
     keeps_quotas: Arc<AtomicBool>,
     waiting: Arc<Mutex<Waiting>>,
+    watches: Watches,
 }
 
 impl ClusterJobs {
     /// `quotas` is the name of the object that says what tenants may have, where there is one.
-    pub(super) fn new(jobs: Jobs, quotas: &str) -> Self {
+    pub(super) fn new(jobs: Jobs, quotas: &str, watches: Watches) -> Self {
         let keeps_quotas = Arc::default();
-        Self { jobs, quotas: quotas.into(), keeps_quotas, waiting: Arc::default() }
+        Self { jobs, quotas: quotas.into(), keeps_quotas, waiting: Arc::default(), watches }
     }
 
     /// Whether the object is there.
@@ -115,6 +116,10 @@ impl JobMaker for ClusterJobs {
 
     fn quotas(&self) -> Option<&str> {
         self.keeps_quotas.load(Ordering::SeqCst).then_some(&self.quotas)
+    }
+
+    fn watch_errors(&self) -> Vec<WatchError> {
+        self.watches.errors()
     }
 }
 

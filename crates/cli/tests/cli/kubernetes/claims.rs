@@ -66,6 +66,13 @@ fn pod_with_claim(cluster: &Cluster, name: &str, scheduler: &str, requests: &Val
 impl Cluster {
     /// What was allocated for the claims of a pod, by request and device.
     fn allocated(&self, pod: &str) -> Vec<(String, String)> {
+        let word =
+            |result: &Value, field: &str| result[field].as_str().unwrap_or_default().to_owned();
+        let results = self.allocation_results(pod).into_iter();
+        results.map(|result| (word(&result, "request"), word(&result, "device"))).collect()
+    }
+
+    fn allocation_results(&self, pod: &str) -> Vec<Value> {
         let pod = self.pod(pod);
         let uid = pod["metadata"]["uid"].clone();
         let told = self.told(&["get", "resourceclaims", "-o", "json"]);
@@ -76,9 +83,7 @@ impl Cluster {
             let results = claim["status"]["allocation"]["devices"]["results"].clone();
             results.as_array().cloned().unwrap_or_default()
         });
-        let word =
-            |result: &Value, field: &str| result[field].as_str().unwrap_or_default().to_owned();
-        of_pod.map(|result| (word(&result, "request"), word(&result, "device"))).collect()
+        of_pod.collect()
     }
 }
 
@@ -101,13 +106,17 @@ fn devices_that_are_claimed_are_allocated_once() {
 
     // What nobody has yet makes no difference to what there is.
     let [first, second, odd] = ["first", "second", "odd"].map(|it| unique(&format!("claim-{it}")));
+    let toleration = json!({ "key": "example.com/hot", "operator": "Exists" });
     let options = json!([{ "name": "gpu", "firstAvailable": [
         { "name": "newer", "deviceClassName": "nobody-has-it" },
-        { "name": "older", "deviceClassName": node },
+        { "name": "older", "deviceClassName": node, "tolerations": [toleration] },
     ] }]);
     pod_with_claim(&cluster, &first, &node, &options);
     cluster.await_phase(&first, "Running");
     assert_eq!(cluster.allocated(&first), [("gpu/older".to_owned(), "gpu-1".to_owned())]);
+    // Else a taint that it tolerates would have it evicted.
+    let tolerations = &cluster.allocation_results(&first)[0]["tolerations"];
+    assert_eq!(*tolerations, json!([toleration]));
 
     let one = |mode: &str| {
         let exactly = json!({ "deviceClassName": node, "allocationMode": mode });

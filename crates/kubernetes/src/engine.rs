@@ -235,39 +235,49 @@ impl fmt::Debug for Kubernetes {
     }
 }
 
+/// Follows pods; nodes and what else decisions rest on, where this server looks after nodes; and
+/// claims on devices, where it allocates them.
+fn follow(
+    cluster: &Cluster,
+    (scheduler, sender): (&Scheduler, &Sender),
+    (looks_after_nodes, allocates): (bool, bool),
+) {
+    let source = watch::Source {
+        client: cluster.connection().client.clone(),
+        watches: cluster.watches().clone(),
+    };
+    cluster.spawn(watch::pods(source.clone(), scheduler.clone(), sender.clone()));
+    if allocates {
+        for kind in DraKind::ALL {
+            let (source, scheduler) = (source.clone(), scheduler.clone());
+            cluster.spawn(watch::dra(source, kind, scheduler, sender.clone()));
+        }
+    }
+    if looks_after_nodes {
+        cluster.spawn(watch::nodes(source.clone(), sender.clone()));
+        cluster.spawn(watch::priority_classes(source.clone(), sender.clone()));
+        for kind in NetworkKind::ALL {
+            cluster.spawn(watch::network(source.clone(), kind, sender.clone()));
+        }
+        cluster.spawn(watch::groups(source.clone(), sender.clone()));
+        for kind in WorkloadKind::all() {
+            let watched = (source.clone(), kind, scheduler.clone(), sender.clone());
+            cluster.spawn(watch::workloads(watched));
+        }
+    }
+}
+
 impl Kubernetes {
     pub fn new(config: KubernetesConfig) -> Self {
         let KubernetesConfig { cluster, leadership, namespace, .. } = config;
         let scheduler = Scheduler { name: config.scheduler.into(), binding: config.binding };
         let KubernetesConfig { supervisor, nodes, resources, begins_at, patience, .. } = config;
         let (sender, receiver) = channel();
-        let source = watch::Source {
-            client: cluster.connection().client.clone(),
-            watches: cluster.watches().clone(),
-        };
-        cluster.spawn(watch::pods(source.clone(), scheduler.clone(), sender.clone()));
         let table = DeviceTable::new(resources);
         let allocates = nodes == Nodes::Watched && scheduler.binding == Binding::Own;
         let claims = Claims::new(table.clone(), allocates);
         let inventory = (nodes == Nodes::Watched).then(|| Inventory::new(table));
-        if allocates {
-            for kind in DraKind::ALL {
-                let (source, scheduler) = (source.clone(), scheduler.clone());
-                cluster.spawn(watch::dra(source, kind, scheduler, sender.clone()));
-            }
-        }
-        if inventory.is_some() {
-            cluster.spawn(watch::nodes(source.clone(), sender.clone()));
-            cluster.spawn(watch::priority_classes(source.clone(), sender.clone()));
-            for kind in NetworkKind::ALL {
-                cluster.spawn(watch::network(source.clone(), kind, sender.clone()));
-            }
-            cluster.spawn(watch::groups(source.clone(), sender.clone()));
-            for kind in WorkloadKind::all() {
-                let watched = (source.clone(), kind, scheduler.clone(), sender.clone());
-                cluster.spawn(watch::workloads(watched));
-            }
-        }
+        follow(&cluster, (&scheduler, &sender), (inventory.is_some(), allocates));
         let (jobs, threads) = (cluster.jobs(&scheduler.name), cluster.handle().clone());
         let statuses = Statuses::new(jobs.clone(), leadership.clone(), threads.clone());
         let conditions =

@@ -25,6 +25,13 @@ pub struct KernelInfo {
     pub classes: Vec<String>,
 }
 
+/// Runs of a kernel that ended, and what their devices spent on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KernelTime {
+    pub count: u64,
+    pub total: Nanos,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubmitError {
     #[error("there is no kernel {0}")]
@@ -61,6 +68,8 @@ pub struct MemoryFull {
 pub struct Coordinator {
     machine: Arc<Machine>,
     kernels: Vec<KernelInfo>,
+    /// Of each kernel.
+    times: Vec<KernelTime>,
     /// Classes that have each kernel, as bits.
     kernel_classes: Vec<u64>,
     /// The least memory among devices of each class.
@@ -100,6 +109,7 @@ impl Coordinator {
         Self {
             kernel_classes: kernels.iter().map(bits).collect(),
             class_capacity: (0..machine.classes().len()).map(capacity).collect(),
+            times: vec![KernelTime::default(); kernels.len()],
             kernels,
             graph: Graph::default(),
             data: Coherence::new(Arc::clone(&machine)),
@@ -279,6 +289,8 @@ impl Coordinator {
         let class = self.machine.class_of(device);
         if let Some(node) = self.graph.get(task) {
             self.model.observe(node.row, class, took as f64);
+            let time = &mut self.times[node.kernel.row()];
+            *time = KernelTime { count: time.count + 1, total: time.total + took };
             let memory = self.machine.memory_of(device);
             let outcome = match node.is_cancelled {
                 true => Outcome::Undefined,
@@ -352,6 +364,11 @@ impl Coordinator {
 
     pub fn kernels(&self) -> &[KernelInfo] {
         &self.kernels
+    }
+
+    /// What each kernel took since the beginning, in the order of their ids.
+    pub fn times(&self) -> &[KernelTime] {
+        &self.times
     }
 
     pub fn data(&self) -> &Coherence {

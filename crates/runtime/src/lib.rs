@@ -27,7 +27,7 @@ pub use action::{Action, Completion, CopyOrder, Launch};
 pub use bounds::Bounds;
 pub use coherence::{Coherence, RegisterError, ReleaseError, Traffic};
 pub use coordinator::{
-    Cause, Coordinator, KernelInfo, Loss, MemoryFull, ProvideError, SubmitError,
+    Cause, Coordinator, KernelInfo, KernelTime, Loss, MemoryFull, ProvideError, SubmitError,
 };
 pub use driver::{Driver, Wait};
 pub use graph::{Access, Accesses, Graph, Mode, Node, Stage, Task};

@@ -113,12 +113,48 @@ impl<B: Buffer> Arguments<'_, B> {
         Ok(change(&mut write(&buffer)))
     }
 
-    /// The buffer of an access, to be locked for reading or writing by the kernel.
+    /// The buffers of all accesses, for a kernel that computes on several at once.
+    pub fn hold(&self) -> Held<B> {
+        let accesses = self.launch.accesses.iter();
+        let buffer =
+            |access: &Access| (self.shared.buffer(access.handle, self.launch.memory), access.mode);
+        Held { buffers: accesses.map(buffer).collect() }
+    }
+}
+
+/// The buffers of a task's accesses, by their rows.
+#[derive(Debug)]
+pub struct Held<B> {
+    buffers: Vec<(Arc<RwLock<B>>, Mode)>,
+}
+
+impl<B> Held<B> {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.buffers.len()
+    }
+
+    fn buffer(&self, row: usize) -> Result<&(Arc<RwLock<B>>, Mode), String> {
+        self.buffers.get(row).ok_or_else(|| format!("the task has no access {row}"))
+    }
+
+    /// The buffer of an access.
     ///
     /// # Errors
     /// An access that the task does not have.
-    pub fn buffer(&self, row: usize) -> Result<Arc<RwLock<B>>, String> {
-        Ok(self.shared.buffer(self.access(row)?.handle, self.launch.memory))
+    pub fn read(&self, row: usize) -> Result<RwLockReadGuard<'_, B>, String> {
+        Ok(read(&self.buffer(row)?.0))
+    }
+
+    /// The same to change it.
+    ///
+    /// # Errors
+    /// An access that the task does not have, or only reads.
+    pub fn write(&self, row: usize) -> Result<RwLockWriteGuard<'_, B>, String> {
+        match self.buffer(row)? {
+            (_, Mode::Read) => Err(format!("access {row} of the task only reads")),
+            (buffer, _) => Ok(write(buffer)),
+        }
     }
 }
 
@@ -184,9 +220,9 @@ impl<B: Buffer> Cpu<B> {
         Ok(one)
     }
 
-    /// Puts content into the memory of a handle that no task uses.
-    pub fn put(&self, handle: HandleId, memory: MemoryId, content: B) {
-        *write(&self.shared.buffer(handle, memory)) = content;
+    /// Puts content into the memory of a handle that no task uses, and returns what was there.
+    pub fn put(&self, handle: HandleId, memory: MemoryId, content: B) -> B {
+        std::mem::replace(&mut *write(&self.shared.buffer(handle, memory)), content)
     }
 
     /// Takes a look at a buffer that no task writes.

@@ -96,6 +96,37 @@ fn a_kernel_that_panics_fails_its_task_and_what_reads_it() {
 }
 
 #[test]
+fn what_each_kernel_took_is_counted() {
+    let machine = machine(1, 1);
+    let mut runtime = runtime(&machine, Box::new(add));
+    let [a, b] = [0, 1].map(|_| put(&mut runtime, vec![1.0]));
+    for _ in 0..3 {
+        let task = Task::new(KernelId(0), [(a, Mode::Read), (b, Mode::ReadWrite)]);
+        runtime.submit(task).expect("a task");
+    }
+    runtime.wait().expect("all run");
+    let times = runtime.coordinator().times();
+    assert_eq!(times.iter().map(|time| time.count).collect::<Vec<_>>(), [3]);
+    assert!(times[0].total > 0);
+}
+
+#[test]
+fn a_buffer_that_is_only_read_is_not_changed() {
+    let machine = machine(1, 1);
+    let code = |arguments: &Arguments<'_, Vec<f32>>| {
+        let held = arguments.hold();
+        *held.write(1)? = held.read(0)?.clone();
+        held.write(0).map(|_| ())
+    };
+    let mut runtime = runtime(&machine, Box::new(code));
+    let [a, b] = [2.0, 1.0].map(|value| put(&mut runtime, vec![value]));
+    let task = Task::new(KernelId(0), [(a, Mode::Read), (b, Mode::ReadWrite)]);
+    runtime.submit(task).expect("a task");
+    let error = runtime.wait().expect_err("it asks for too much");
+    assert!(error.to_string().contains("access 0 of the task only reads"), "{error}");
+}
+
+#[test]
 fn a_released_handle_is_gone() {
     let machine = machine(1, 1);
     let mut runtime = runtime(&machine, Box::new(add));

@@ -53,6 +53,11 @@ pub enum Completion {
         reason: String,
     },
     Copied(TransferId),
+    /// The source is as it was; where it was to go nothing is.
+    CopyFailed {
+        transfer: TransferId,
+        reason: String,
+    },
     DeviceLost(DeviceId),
     /// With every device that computes in it.
     MemoryLost(MemoryId),

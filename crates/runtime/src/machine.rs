@@ -178,6 +178,11 @@ impl Machine {
         self.devices[device.row()].memory
     }
 
+    /// Bytes of the memory that a device computes in.
+    pub fn capacity_of(&self, device: DeviceId) -> u64 {
+        self.memories[self.memory_of(device).row()].capacity.0
+    }
+
     pub fn links(&self) -> &[Link] {
         &self.links
     }

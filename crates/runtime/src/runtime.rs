@@ -39,6 +39,9 @@ fn told(losses: &[Loss]) -> String {
             crate::Cause::Kernel { kernel, reason } => {
                 format!("kernel `{kernel}` failed: {reason}")
             }
+            crate::Cause::Copy { from, to, reason, .. } => {
+                format!("a copy from memory {} to {} failed: {reason}", from.0, to.0)
+            }
         };
         let (tasks, handles) = (loss.cancelled.len(), loss.lost.len());
         format!("{cause}; {tasks} tasks were not run and {handles} handles have no content")

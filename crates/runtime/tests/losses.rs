@@ -5,8 +5,9 @@ use std::sync::Arc;
 use het_core::Bytes;
 use het_runtime::schedulers::Adaptive;
 use het_runtime::{
-    Action, Completion, Coordinator, Device, DeviceId, HandleId, KernelId, KernelInfo, Link,
-    Machine, Memory, MemoryId, Mode, Model, ProvideError, RegisterError, SubmitError, Task, TaskId,
+    Action, Cause, Completion, Coordinator, CopyOrder, Device, DeviceId, HandleId, KernelId,
+    KernelInfo, Link, Machine, Memory, MemoryId, Mode, Model, ProvideError, RegisterError,
+    SubmitError, Task, TaskId,
 };
 
 const HOST: MemoryId = MemoryId(0);
@@ -54,6 +55,16 @@ impl Rig {
     fn completed(&mut self, completion: Completion) {
         self.coordinator.completed(completion, &mut self.actions);
         self.advance();
+    }
+
+    /// The last copy of a handle that was asked for.
+    fn copy_of(&self, handle: HandleId) -> CopyOrder {
+        let mut actions = self.actions.iter().rev();
+        let found = actions.find_map(|action| match action {
+            Action::Copy(copy) if copy.handle == handle => Some(*copy),
+            _ => None,
+        });
+        found.expect("it is copied")
     }
 
     fn has_launched(&self, task: TaskId) -> bool {
@@ -122,11 +133,8 @@ fn a_copy_that_is_being_overwritten_is_no_second_copy() {
     let handle = rig.register(60, Some(HOST)).expect("room");
     let task = rig.submit(&[(handle, Mode::ReadWrite)]).expect("a task");
     rig.advance();
-    let copy = rig.actions.iter().find_map(|action| match action {
-        Action::Copy(copy) => Some(copy.transfer),
-        _ => None,
-    });
-    rig.completed(Completion::Copied(copy.expect("it is copied there")));
+    let copy = rig.copy_of(handle);
+    rig.completed(Completion::Copied(copy.transfer));
     assert!(rig.has_launched(task));
     assert!(matches!(rig.register(60, Some(HOST)), Err(RegisterError::NoRoom { .. })));
     // So the task would run again where its device is lost, had it another.
@@ -140,24 +148,84 @@ fn a_copy_of_which_there_are_others_makes_room_for_the_only_one_of_another() {
     let mut rig = Rig::new(vec![device("a", far)], memories);
     let twice = rig.register(100, Some(HOST)).expect("room");
     rig.coordinator.replicate(twice, near, &mut rig.actions);
-    let copied = |rig: &Rig, of: HandleId| {
-        let mut actions = rig.actions.iter().rev();
-        actions.find_map(|action| match action {
-            Action::Copy(copy) if copy.handle == of => Some(*copy),
-            _ => None,
-        })
-    };
-    let copy = copied(&rig, twice).expect("it is copied");
+    let copy = rig.copy_of(twice);
     rig.completed(Completion::Copied(copy.transfer));
     let once = rig.register(100, None).expect("room");
     rig.coordinator.provide(once, far, &mut rig.actions).expect("room");
 
     let task = rig.submit(&[(twice, Mode::Read)]).expect("a task");
     rig.advance();
-    let written_back = copied(&rig, once).expect("it is written back");
+    let written_back = rig.copy_of(once);
     rig.completed(Completion::Copied(written_back.transfer));
-    let copy = copied(&rig, twice).filter(|copy| copy.to == far).expect("it is fetched");
+    let copy = rig.copy_of(twice);
+    assert_eq!(copy.to, far);
     rig.completed(Completion::Copied(copy.transfer));
     assert!(rig.has_launched(task));
     assert!(rig.coordinator.data().has_content(once));
+}
+
+#[test]
+fn a_copy_that_fails_cancels_what_reads_it_and_tells_why() {
+    let memories = vec![memory("host", 100), memory("far", 100)];
+    let mut rig = Rig::new(vec![device("a", FAR)], memories);
+    let [read, written] = [(); 2].map(|()| rig.register(8, Some(HOST)).expect("room"));
+    let first = rig.submit(&[(read, Mode::Read), (written, Mode::Write)]).expect("a task");
+    let behind = rig.submit(&[(written, Mode::Read)]).expect("a task");
+    rig.advance();
+    let CopyOrder { transfer, .. } = rig.copy_of(read);
+    rig.completed(Completion::CopyFailed { transfer, reason: "it broke".to_owned() });
+    assert_eq!(rig.coordinator.unfinished(), 0);
+    let losses = rig.coordinator.take_losses();
+    let cause = Cause::Copy { handle: read, from: HOST, to: FAR, reason: "it broke".to_owned() };
+    assert_eq!(losses.len(), 1);
+    assert_eq!((&losses[0].cause, &losses[0].lost), (&cause, &vec![written]));
+    assert_eq!(losses[0].cancelled, [first, behind]);
+    // The source is as it was, and whoever needs it asks for it again.
+    let again = rig.submit(&[(read, Mode::Read)]).expect("it has content");
+    rig.advance();
+    let copy = rig.copy_of(read);
+    rig.completed(Completion::Copied(copy.transfer));
+    assert!(rig.has_launched(again));
+    rig.coordinator.check();
+}
+
+#[test]
+fn a_copy_that_can_not_be_written_back_is_tried_once() {
+    let memories = vec![memory("host", 1_000), memory("far", 100)];
+    let mut rig = Rig::new(vec![device("a", FAR)], memories);
+    let only = rig.register(80, Some(FAR)).expect("room");
+    let other = rig.register(80, Some(HOST)).expect("room");
+    rig.submit(&[(other, Mode::Read)]).expect("a task");
+    rig.advance();
+    let CopyOrder { transfer, from, .. } = rig.copy_of(only);
+    assert_eq!(from, FAR);
+    rig.completed(Completion::CopyFailed { transfer, reason: "it broke".to_owned() });
+    assert_eq!(rig.copy_of(only).transfer, transfer, "it is not asked for again");
+    assert!(!rig.coordinator.is_under_way());
+    assert!(rig.coordinator.memory_full().is_some(), "which is told");
+    assert!(rig.coordinator.data().is_valid(only, FAR));
+}
+
+#[test]
+fn devices_of_a_class_may_have_unlike_memories() {
+    let memories = vec![memory("host", 1_000), memory("small", 100), memory("large", 600)];
+    let [small, large] = [1, 2].map(MemoryId);
+    let alike = |memory| Device { class: "gpu".to_owned(), ..device("gpu", memory) };
+    let mut rig = Rig::new(vec![alike(small), alike(large)], memories);
+    let handles = [(); 2].map(|()| rig.register(400, Some(HOST)).expect("room"));
+    for handle in handles {
+        let task = rig.submit(&[(handle, Mode::ReadWrite)]).expect("one of them has room");
+        rig.advance();
+        let copy = rig.copy_of(handle);
+        assert_eq!(copy.to, large);
+        rig.completed(Completion::Copied(copy.transfer));
+        assert!(rig.has_launched(task));
+        rig.completed(Completion::Ended { task, took: 1_000 });
+        rig.coordinator.replicate(handle, HOST, &mut rig.actions);
+        let copy = rig.copy_of(handle);
+        rig.completed(Completion::Copied(copy.transfer));
+    }
+    rig.completed(Completion::MemoryLost(large));
+    let refused = rig.submit(&[(handles[0], Mode::Read)]);
+    assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
 }

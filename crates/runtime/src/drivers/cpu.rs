@@ -150,7 +150,7 @@ impl<B: Buffer> Cpu<B> {
     /// Kernels in the order of their ids.
     ///
     /// # Errors
-    /// A thread that the system does not give.
+    /// A thread that the system does not give, and a device whose name no thread can have.
     pub fn new(machine: &Machine, kernels: Vec<Code<B>>) -> std::io::Result<Self> {
         let devices = machine.devices().len();
         let memories = machine.memories().len();
@@ -175,11 +175,18 @@ impl<B: Buffer> Cpu<B> {
                 Some(device) => device.name.clone(),
                 None => "copies".to_owned(),
             };
+            if name.contains('\0') {
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::InvalidInput,
+                    format!("device `{}` has a zero byte in its name", name.escape_default()),
+                ));
+            }
+            let served = Arc::clone(&lane);
             let thread = std::thread::Builder::new().name(name).spawn(move || work(&lane, &shared));
-            one.threads.push(thread?);
-        }
-        for (lane, thread) in one.lanes.iter().zip(&one.threads) {
-            lane.served_by(thread.thread().clone());
+            let thread = thread?;
+            // At once: where the next one fails this one is woken to end.
+            served.served_by(thread.thread().clone());
+            one.threads.push(thread);
         }
         Ok(one)
     }
@@ -213,11 +220,18 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
                         Err(reason) => Completion::Failed { task, reason },
                     });
                 }
-                Order::Copy(CopyOrder { transfer, handle, from, to, .. }) => {
-                    let content = read(&shared.buffer(handle, from)).clone();
-                    *write(&shared.buffer(handle, to)) = content;
+                Order::Copy(copy) => {
+                    let copied = caught(|| {
+                        let content = read(&shared.buffer(copy.handle, copy.from)).clone();
+                        *write(&shared.buffer(copy.handle, copy.to)) = content;
+                        Ok(())
+                    });
                     at = shared.now();
-                    reports.push(Completion::Copied(transfer));
+                    let transfer = copy.transfer;
+                    reports.push(match copied {
+                        Ok(()) => Completion::Copied(transfer),
+                        Err(reason) => Completion::CopyFailed { transfer, reason },
+                    });
                 }
             }
             // Short ones are reported together, others at once.
@@ -235,8 +249,12 @@ fn run<B: Buffer>(launch: &Launch, shared: &Shared<B>) -> Result<(), String> {
         return Err(format!("the driver has no kernel {}", launch.kernel.row()));
     };
     let arguments = Arguments { launch, shared };
-    let run = catch_unwind(AssertUnwindSafe(|| kernel(&arguments)));
-    run.unwrap_or_else(|panic| {
+    caught(|| kernel(&arguments))
+}
+
+/// A panic of the program's code as an error.
+fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         Err(format!("it panicked: {}", text.unwrap_or_else(|| "without a word".to_owned())))
@@ -280,7 +298,7 @@ impl<B: Buffer> Drop for Cpu<B> {
             lane.close();
         }
         for thread in self.threads.drain(..) {
-            // Kernels' panics are caught: there is nothing to hear of.
+            // Panics of the program's code are caught: there is nothing to hear of.
             let _ = thread.join();
         }
     }

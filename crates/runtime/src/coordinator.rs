@@ -259,9 +259,9 @@ impl Coordinator {
     /// Takes in what happened.
     pub fn completed(&mut self, completion: Completion, actions: &mut Vec<Action>) {
         match completion {
-            Completion::Ended { task, took } => self.ended(task, took, actions),
-            Completion::Failed { task, reason } => self.failed(task, reason, actions),
-            Completion::Copied(transfer) => {
+            Completion::Ended { task, ran } => self.ended(task, ran.length(), actions),
+            Completion::Failed { task, reason, .. } => self.failed(task, reason, actions),
+            Completion::Copied { transfer, .. } => {
                 let mut arrived = std::mem::take(&mut self.arrived);
                 self.data.arrived(transfer, self.now, (&mut arrived, actions));
                 self.arrived = self.launch_arrived(arrived, actions);
@@ -269,8 +269,8 @@ impl Coordinator {
             Completion::CopyFailed { transfer, reason } => {
                 self.copy_failed(transfer, reason, actions);
             }
-            Completion::DeviceLost(device) => self.device_lost(device, actions),
-            Completion::MemoryLost(memory) => self.memory_lost(memory, actions),
+            Completion::DeviceLost { device, reason } => self.device_lost(device, reason, actions),
+            Completion::MemoryLost { memory, reason } => self.memory_lost(memory, reason, actions),
         }
     }
 

@@ -257,11 +257,17 @@ pub struct Reservations {
     free_at: Vec<Nanos>,
 }
 
-/// When a transfer begins and when its last byte is there.
+/// From when to when something is under way: the last byte of a transfer is there at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
     pub start: Nanos,
     pub end: Nanos,
+}
+
+impl Interval {
+    pub fn length(self) -> Nanos {
+        self.end.saturating_sub(self.start)
+    }
 }
 
 impl Reservations {

@@ -34,8 +34,12 @@ pub enum RunError {
 fn told(losses: &[Loss]) -> String {
     let sentence = |loss: &Loss| {
         let cause = match &loss.cause {
-            crate::Cause::Device(device) => format!("device {} was lost", device.0),
-            crate::Cause::Memory(memory) => format!("memory {} was lost", memory.0),
+            crate::Cause::Device { device, reason } => {
+                format!("device {} was lost: {reason}", device.0)
+            }
+            crate::Cause::Memory { memory, reason } => {
+                format!("memory {} was lost: {reason}", memory.0)
+            }
             crate::Cause::Kernel { kernel, reason } => {
                 format!("kernel `{kernel}` failed: {reason}")
             }
@@ -58,6 +62,8 @@ pub struct Runtime<D> {
     submitted: u32,
     actions: Vec<Action>,
     completions: Vec<Completion>,
+    /// Losses that cost nothing but time.
+    mended: Vec<Loss>,
 }
 
 impl<D: Driver> Runtime<D> {
@@ -69,6 +75,7 @@ impl<D: Driver> Runtime<D> {
             submitted: 0,
             actions: Vec::new(),
             completions: Vec::new(),
+            mended: Vec::new(),
         }
     }
 
@@ -154,7 +161,10 @@ impl<D: Driver> Runtime<D> {
             self.turn(Wait::ForOne);
         }
         match self.coordinator.take_losses() {
-            losses if losses.iter().all(Loss::is_mended) => Ok(()),
+            losses if losses.iter().all(Loss::is_mended) => {
+                self.mended.extend(losses);
+                Ok(())
+            }
             losses => Err(RunError::Lost(losses)),
         }
     }
@@ -194,6 +204,12 @@ impl<D: Driver> Runtime<D> {
             }
         }
         self.driver.flush();
+    }
+
+    /// Devices, memories and copies that were lost, since this was asked last, without a task or a
+    /// content being lost with them.
+    pub fn take_mended(&mut self) -> Vec<Loss> {
+        std::mem::take(&mut self.mended)
     }
 
     pub fn coordinator(&self) -> &Coordinator {

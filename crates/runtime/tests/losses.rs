@@ -5,9 +5,9 @@ use std::sync::Arc;
 use het_core::Bytes;
 use het_runtime::schedulers::Adaptive;
 use het_runtime::{
-    Action, Cause, Completion, Coordinator, CopyOrder, Device, DeviceId, HandleId, KernelId,
-    KernelInfo, Link, Machine, Memory, MemoryId, Mode, Model, ProvideError, RegisterError,
-    SubmitError, Task, TaskId,
+    Action, Cause, Completion, Coordinator, CopyOrder, Device, DeviceId, HandleId, Interval,
+    KernelId, KernelInfo, Link, Machine, Memory, MemoryId, Mode, Model, ProvideError,
+    RegisterError, SubmitError, Task, TaskId, TransferId,
 };
 
 const HOST: MemoryId = MemoryId(0);
@@ -19,6 +19,14 @@ fn memory(name: &str, bytes: u64) -> Memory {
 
 fn device(name: &str, memory: MemoryId) -> Device {
     Device { name: name.to_owned(), class: name.to_owned(), memory, wake: 0 }
+}
+
+fn ended(task: TaskId) -> Completion {
+    Completion::Ended { task, ran: Interval { start: 0, end: 1_000 } }
+}
+
+fn copied(transfer: TransferId) -> Completion {
+    Completion::Copied { transfer, ran: Interval { start: 0, end: 0 } }
 }
 
 /// A coordinator, and what it asked for last.
@@ -87,9 +95,10 @@ fn what_a_cancelled_task_would_have_written_has_no_content() {
     rig.advance();
     assert!(rig.has_launched(first) && rig.has_launched(second));
 
-    rig.completed(Completion::Failed { task: second, reason: "it broke".to_owned() });
+    let ran = Interval { start: 0, end: 1_000 };
+    rig.completed(Completion::Failed { task: second, ran, reason: "it broke".to_owned() });
     assert_eq!(rig.submit(&[(new, Mode::Read)]), Err(SubmitError::NoContent(0)));
-    rig.completed(Completion::Ended { task: first, took: 1_000 });
+    rig.completed(ended(first));
     assert_eq!(rig.coordinator.unfinished(), 0, "the cancelled one's turn came");
     for handle in [b, old, new] {
         assert_eq!(rig.submit(&[(handle, Mode::Read)]), Err(SubmitError::NoContent(0)));
@@ -107,7 +116,7 @@ fn what_a_cancelled_task_would_have_written_has_no_content() {
 fn a_task_for_devices_that_are_all_lost_is_refused() {
     let mut rig = Rig::new(vec![device("a", HOST)], vec![memory("host", u64::MAX)]);
     let handle = rig.register(8, Some(HOST)).expect("room");
-    rig.completed(Completion::DeviceLost(DeviceId(0)));
+    rig.completed(Completion::DeviceLost { device: DeviceId(0), reason: String::new() });
     let refused = rig.submit(&[(handle, Mode::Read)]);
     assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
     assert_eq!(rig.coordinator.unfinished(), 0);
@@ -134,7 +143,7 @@ fn a_copy_that_is_being_overwritten_is_no_second_copy() {
     let task = rig.submit(&[(handle, Mode::ReadWrite)]).expect("a task");
     rig.advance();
     let copy = rig.copy_of(handle);
-    rig.completed(Completion::Copied(copy.transfer));
+    rig.completed(copied(copy.transfer));
     assert!(rig.has_launched(task));
     assert!(matches!(rig.register(60, Some(HOST)), Err(RegisterError::NoRoom { .. })));
     // So the task would run again where its device is lost, had it another.
@@ -149,17 +158,17 @@ fn a_copy_of_which_there_are_others_makes_room_for_the_only_one_of_another() {
     let twice = rig.register(100, Some(HOST)).expect("room");
     rig.coordinator.replicate(twice, near, &mut rig.actions);
     let copy = rig.copy_of(twice);
-    rig.completed(Completion::Copied(copy.transfer));
+    rig.completed(copied(copy.transfer));
     let once = rig.register(100, None).expect("room");
     rig.coordinator.provide(once, far, &mut rig.actions).expect("room");
 
     let task = rig.submit(&[(twice, Mode::Read)]).expect("a task");
     rig.advance();
     let written_back = rig.copy_of(once);
-    rig.completed(Completion::Copied(written_back.transfer));
+    rig.completed(copied(written_back.transfer));
     let copy = rig.copy_of(twice);
     assert_eq!(copy.to, far);
-    rig.completed(Completion::Copied(copy.transfer));
+    rig.completed(copied(copy.transfer));
     assert!(rig.has_launched(task));
     assert!(rig.coordinator.data().has_content(once));
 }
@@ -184,7 +193,7 @@ fn a_copy_that_fails_cancels_what_reads_it_and_tells_why() {
     let again = rig.submit(&[(read, Mode::Read)]).expect("it has content");
     rig.advance();
     let copy = rig.copy_of(read);
-    rig.completed(Completion::Copied(copy.transfer));
+    rig.completed(copied(copy.transfer));
     assert!(rig.has_launched(again));
     rig.coordinator.check();
 }
@@ -218,14 +227,14 @@ fn devices_of_a_class_may_have_unlike_memories() {
         rig.advance();
         let copy = rig.copy_of(handle);
         assert_eq!(copy.to, large);
-        rig.completed(Completion::Copied(copy.transfer));
+        rig.completed(copied(copy.transfer));
         assert!(rig.has_launched(task));
-        rig.completed(Completion::Ended { task, took: 1_000 });
+        rig.completed(ended(task));
         rig.coordinator.replicate(handle, HOST, &mut rig.actions);
         let copy = rig.copy_of(handle);
-        rig.completed(Completion::Copied(copy.transfer));
+        rig.completed(copied(copy.transfer));
     }
-    rig.completed(Completion::MemoryLost(large));
+    rig.completed(Completion::MemoryLost { memory: large, reason: String::new() });
     let refused = rig.submit(&[(handles[0], Mode::Read)]);
     assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
 }

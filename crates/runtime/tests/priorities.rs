@@ -5,8 +5,8 @@ use std::sync::Arc;
 use het_core::Bytes;
 use het_runtime::schedulers::{SCHEDULERS, SchedulerKind};
 use het_runtime::{
-    Action, Completion, Coordinator, Device, HandleId, KernelId, KernelInfo, Machine, Memory,
-    MemoryId, Mode, Model, Stage, Task, TaskId,
+    Action, Completion, Coordinator, Device, HandleId, Interval, KernelId, KernelInfo, Machine,
+    Memory, MemoryId, Mode, Model, Stage, Task, TaskId,
 };
 use proptest::prelude::*;
 
@@ -88,9 +88,10 @@ impl Run {
         let (task, kernel) = self.launched.remove(0);
         let expected = DURATIONS.get(usize::from(kernel)).copied().unwrap_or(50_000);
         let took = expected * (1 + u64::from(self.now.is_multiple_of(3)));
-        self.now += took;
+        let ran = Interval { start: self.now, end: self.now + took };
+        self.now = ran.end;
         let mut actions = Vec::new();
-        self.coordinator.completed(Completion::Ended { task, took }, &mut actions);
+        self.coordinator.completed(Completion::Ended { task, ran }, &mut actions);
         assert!(actions.is_empty(), "one memory: nothing moves");
         self.advance();
     }

@@ -10,8 +10,14 @@ use super::Coordinator;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    Device(DeviceId),
-    Memory(MemoryId),
+    Device {
+        device: DeviceId,
+        reason: String,
+    },
+    Memory {
+        memory: MemoryId,
+        reason: String,
+    },
     /// A kernel, by name, and what it said.
     Kernel {
         kernel: String,
@@ -93,7 +99,12 @@ impl Coordinator {
         self.settle_loss(cause, Hit { starved, ..Hit::default() }, BTreeSet::new(), actions);
     }
 
-    pub(super) fn device_lost(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
+    pub(super) fn device_lost(
+        &mut self,
+        device: DeviceId,
+        reason: String,
+        actions: &mut Vec<Action>,
+    ) {
         if device.row() >= self.streams.len() || self.streams[device.row()].is_lost {
             return;
         }
@@ -101,7 +112,7 @@ impl Coordinator {
         self.count_devices();
         self.reoffer(back);
         let hit = Hit { again, ..Hit::default() };
-        self.settle_loss(Cause::Device(device), hit, lost, actions);
+        self.settle_loss(Cause::Device { device, reason }, hit, lost, actions);
     }
 
     /// What it was doing, what is ready again, and handles that have no valid copy any more.
@@ -130,7 +141,12 @@ impl Coordinator {
         (again, back, lost)
     }
 
-    pub(super) fn memory_lost(&mut self, memory: MemoryId, actions: &mut Vec<Action>) {
+    pub(super) fn memory_lost(
+        &mut self,
+        memory: MemoryId,
+        reason: String,
+        actions: &mut Vec<Action>,
+    ) {
         if memory.row() >= self.machine.memories().len() {
             return;
         }
@@ -159,7 +175,7 @@ impl Coordinator {
         lost.retain(|handle| !self.data.has_content(*handle));
         self.reoffer(back);
         let hit = Hit { again, ..Hit::default() };
-        self.settle_loss(Cause::Memory(memory), hit, lost, actions);
+        self.settle_loss(Cause::Memory { memory, reason }, hit, lost, actions);
     }
 
     fn reoffer(&mut self, mut back: Vec<TaskId>) {

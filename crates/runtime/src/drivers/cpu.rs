@@ -3,7 +3,7 @@
 //! A device is a thread. Where there are several memories, which is so in tests and on machines
 //! that bind memory to sockets, one more thread copies between them.
 
-mod lane;
+pub(super) mod lane;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,8 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::{
-    Access, Completion, CopyOrder, Driver, HandleId, Launch, Machine, MemoryId, Mode, Nanos, Wait,
+    Access, Completion, CopyOrder, DeviceId, Driver, HandleId, Launch, Machine, MemoryId, Mode,
+    Nanos, Wait,
 };
+
+use crate::machine::Interval;
 
 use lane::{Lane, Reports};
 
@@ -30,15 +33,24 @@ pub type Code<B> = Box<dyn Fn(&Arguments<'_, B>) -> Result<(), String> + Send + 
 /// The buffers of a memory, by row of the handle.
 type Buffers<B> = RwLock<Vec<Arc<RwLock<B>>>>;
 
-struct Shared<B> {
+pub(super) struct Shared<B> {
     kernels: Vec<Code<B>>,
     memories: Vec<Buffers<B>>,
     began: Instant,
-    reports: Reports,
+    pub reports: Reports,
 }
 
 impl<B: Buffer> Shared<B> {
-    fn buffer(&self, handle: HandleId, memory: MemoryId) -> Arc<RwLock<B>> {
+    pub fn new(kernels: Vec<Code<B>>, memories: usize) -> Self {
+        Self {
+            kernels,
+            memories: (0..memories).map(|_| Buffers::default()).collect(),
+            began: Instant::now(),
+            reports: Reports::default(),
+        }
+    }
+
+    pub fn buffer(&self, handle: HandleId, memory: MemoryId) -> Arc<RwLock<B>> {
         let buffers = &self.memories[memory.row()];
         if let Some(buffer) = read(buffers).get(handle.row()) {
             return Arc::clone(buffer);
@@ -50,17 +62,17 @@ impl<B: Buffer> Shared<B> {
         Arc::clone(&buffers[handle.row()])
     }
 
-    fn now(&self) -> Nanos {
+    pub fn now(&self) -> Nanos {
         self.began.elapsed().as_nanos() as Nanos
     }
 }
 
 /// Of a kernel that panicked the content is undefined, which the coordinator knows.
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -129,7 +141,7 @@ enum Order {
     Copy(CopyOrder),
 }
 
-/// One thread a device of the machine, from when it is made until it is dropped.
+/// One thread a device, from when it is made until it is dropped.
 pub struct Cpu<B: Buffer> {
     shared: Arc<Shared<B>>,
     lanes: Vec<Arc<Lane<Order>>>,
@@ -152,24 +164,33 @@ impl<B: Buffer> Cpu<B> {
     /// # Errors
     /// A thread that the system does not give, and a device whose name no thread can have.
     pub fn new(machine: &Machine, kernels: Vec<Code<B>>) -> std::io::Result<Self> {
+        Self::for_devices(machine, kernels, |_| true)
+    }
+
+    /// The same for some devices of the machine: the others are driven by somebody else.
+    ///
+    /// # Errors
+    /// See [`Cpu::new`].
+    pub(super) fn for_devices(
+        machine: &Machine,
+        kernels: Vec<Code<B>>,
+        is_own: impl Fn(DeviceId) -> bool,
+    ) -> std::io::Result<Self> {
         let devices = machine.devices().len();
         let memories = machine.memories().len();
         let copies = (memories > 1).then_some(devices);
         let lanes = devices + usize::from(copies.is_some());
-        let shared = Arc::new(Shared {
-            kernels,
-            memories: (0..memories).map(|_| Buffers::default()).collect(),
-            began: Instant::now(),
-            reports: Reports::default(),
-        });
         let mut one = Self {
-            shared,
+            shared: Arc::new(Shared::new(kernels, memories)),
             lanes: (0..lanes).map(|_| Arc::default()).collect(),
             orders: (0..lanes).map(|_| Vec::new()).collect(),
             copies,
             threads: Vec::new(),
         };
         for (row, lane) in one.lanes.iter().enumerate() {
+            if row < devices && !is_own(DeviceId(row as u16)) {
+                continue;
+            }
             let (lane, shared) = (Arc::clone(lane), Arc::clone(&one.shared));
             let name = match machine.devices().get(row) {
                 Some(device) => device.name.clone(),
@@ -189,6 +210,10 @@ impl<B: Buffer> Cpu<B> {
             one.threads.push(thread);
         }
         Ok(one)
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared<B>> {
+        Arc::clone(&self.shared)
     }
 
     /// Puts content into the memory of a handle that no task uses.
@@ -213,11 +238,11 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
                 Order::Run(launch) => {
                     let result = run(&launch, shared);
                     let end = shared.now();
-                    let took = end - std::mem::replace(&mut at, end);
+                    let ran = Interval { start: std::mem::replace(&mut at, end), end };
                     let task = launch.task;
                     reports.push(match result {
-                        Ok(()) => Completion::Ended { task, took },
-                        Err(reason) => Completion::Failed { task, reason },
+                        Ok(()) => Completion::Ended { task, ran },
+                        Err(reason) => Completion::Failed { task, ran, reason },
                     });
                 }
                 Order::Copy(copy) => {
@@ -226,10 +251,11 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
                         *write(&shared.buffer(copy.handle, copy.to)) = content;
                         Ok(())
                     });
-                    at = shared.now();
+                    let end = shared.now();
+                    let ran = Interval { start: std::mem::replace(&mut at, end), end };
                     let transfer = copy.transfer;
                     reports.push(match copied {
-                        Ok(()) => Completion::Copied(transfer),
+                        Ok(()) => Completion::Copied { transfer, ran },
                         Err(reason) => Completion::CopyFailed { transfer, reason },
                     });
                 }
@@ -244,7 +270,7 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
     }
 }
 
-fn run<B: Buffer>(launch: &Launch, shared: &Shared<B>) -> Result<(), String> {
+pub(super) fn run<B: Buffer>(launch: &Launch, shared: &Shared<B>) -> Result<(), String> {
     let Some(kernel) = shared.kernels.get(launch.kernel.row()) else {
         return Err(format!("the driver has no kernel {}", launch.kernel.row()));
     };
@@ -253,7 +279,7 @@ fn run<B: Buffer>(launch: &Launch, shared: &Shared<B>) -> Result<(), String> {
 }
 
 /// A panic of the program's code as an error.
-fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+pub(super) fn caught<R>(run: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

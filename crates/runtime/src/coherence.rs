@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::TransferId;
 use crate::machine::Reservations;
-use crate::{Access, Action, HandleId, Machine, MemoryId, Mode, Nanos, TaskId};
+use crate::{Access, Action, CopyOrder, HandleId, Machine, MemoryId, Mode, Nanos, TaskId};
 
 use eviction::{Listed, Room};
 use transfers::Transfers;
@@ -280,6 +281,12 @@ impl Coherence {
 
     pub fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    /// A copy that is under way.
+    pub(crate) fn transfer(&self, id: TransferId) -> Option<CopyOrder> {
+        let order = self.transfers.order(id)?;
+        Some(CopyOrder { bytes: self.bytes(order.handle), ..order })
     }
 
     /// Whether a copy is under way or room is being made.

@@ -2,6 +2,7 @@
 //! clock: it is told what time it is and what happened, and says what a driver is to do.
 
 mod loss;
+mod recording;
 mod streams;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::coherence::{Outcome, RegisterError, ReleaseError};
 use crate::graph::Details;
 use crate::{
     Action, Coherence, Completion, DeviceId, Graph, HandleId, Machine, MemoryId, Mode, Model,
-    Nanos, Scheduler, Stage, Stream, Task, TaskId, View,
+    Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
 };
 
 pub use loss::{Cause, Loss};
@@ -72,6 +73,8 @@ pub struct Coordinator {
     streams: Vec<Stream>,
     now: Nanos,
     losses: Vec<Loss>,
+    /// Where it is recorded what streams do.
+    timeline: Option<Box<Timeline>>,
     /// Kept from call to call for their memory.
     released: Vec<TaskId>,
     arrived: Vec<TaskId>,
@@ -101,6 +104,7 @@ impl Coordinator {
             streams: vec![Stream::default(); machine.devices().len()],
             now: 0,
             losses: Vec::new(),
+            timeline: None,
             released: Vec::new(),
             arrived: Vec::new(),
             soon: Vec::new(),
@@ -258,6 +262,9 @@ impl Coordinator {
 
     /// Takes in what happened.
     pub fn completed(&mut self, completion: Completion, actions: &mut Vec<Action>) {
+        if self.timeline.is_some() {
+            self.record_completion(&completion);
+        }
         match completion {
             Completion::Ended { task, ran } => self.ended(task, ran.length(), actions),
             Completion::Failed { task, reason, .. } => self.failed(task, reason, actions),
@@ -344,6 +351,9 @@ impl Coordinator {
         self.now = self.now.max(now);
         for device in 0..self.streams.len() {
             self.fill(DeviceId(device as u16), actions);
+        }
+        if self.timeline.is_some() {
+            self.record_causes();
         }
     }
 

@@ -8,7 +8,7 @@
 //! waits for what, [`Coherence`] which memory has which data, [`Model`] what kernels take, and a
 //! [`Scheduler`] says what each device does next. [`Runtime`] is the loop between it and a
 //! [`Driver`], the same in virtual time (`drivers::dummy`), in real time (`drivers::cpu`) and with
-//! workers in other processes (`drivers::process`).
+//! workers in other processes (`drivers::process`). A [`Timeline`] is what they all did.
 
 mod action;
 mod bounds;
@@ -24,6 +24,7 @@ mod model;
 mod runtime;
 mod scheduler;
 pub mod schedulers;
+mod timeline;
 
 pub use action::{Action, Completion, CopyOrder, Launch};
 pub use bounds::Bounds;
@@ -41,3 +42,4 @@ pub use machine::{
 pub use model::{CALIBRATED, Estimate, Model, ModelError, Prior, SizeClass, size_class};
 pub use runtime::{Begin, RunError, Runtime};
 pub use scheduler::{Candidate, Choice, Scheduler, Stream, View};
+pub use timeline::{Idle, Piece, StreamId, Timeline, Track, Work};

@@ -90,6 +90,12 @@ impl Transfers {
         transfers.filter(move |transfer| transfer.from == from).map(|transfer| transfer.handle)
     }
 
+    pub fn order(&self, id: TransferId) -> Option<CopyOrder> {
+        let slot = self.slots.get(id.index()).filter(|slot| slot.generation == id.generation);
+        let Transfer { handle, from, to, .. } = *slot?.transfer.as_ref()?;
+        Some(CopyOrder { transfer: id, handle, from, to, bytes: 0 })
+    }
+
     pub fn expected_end(&self, row: u32) -> Option<Nanos> {
         Some(self.slots.get(row as usize)?.transfer.as_ref()?.end)
     }

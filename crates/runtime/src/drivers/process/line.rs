@@ -2,7 +2,7 @@
 //! which was sent has no answer yet.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::super::cpu::lane::Lane;
 use super::super::cpu::{Shared, caught, read, write};
 use super::protocol::{Assembly, CHUNK, Chunk, Order, RemoteLaunch, Report};
-use super::socket::{Frames, Socket, is_timeout};
+use super::socket::{Frames, ReadError, Socket, is_timeout};
 use super::{Limits, Portable};
 use crate::machine::Interval;
 use crate::{Completion, CopyOrder, HandleId, Launch, MemoryId, Nanos, TaskId, TransferId};
@@ -223,9 +223,15 @@ impl<B: Portable> Line<B> {
                 contents.pop_front();
             }
             if let Err(error) = socket.write_all(&frames) {
-                let reason = match is_timeout(&error) {
-                    true => format!("it took nothing for {:?}", self.limits.silence),
-                    false => format!("the connection broke: {error}"),
+                let reason = match error.kind() {
+                    _ if is_timeout(&error) => {
+                        format!("it took nothing for {:?}", self.limits.silence)
+                    }
+                    // As the receiving thread says, whichever hears of it first.
+                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                        ReadError::Closed.to_string()
+                    }
+                    _ => format!("the connection broke: {error}"),
                 };
                 return self.cut(reason);
             }

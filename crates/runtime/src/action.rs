@@ -1,7 +1,6 @@
 //! What a driver is asked to do and what it reports.
 
-use crate::machine::Interval;
-use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, TaskId, TransferId};
+use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, Nanos, TaskId, TransferId};
 
 /// A task for the compute stream of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,37 +39,21 @@ pub enum Action {
     },
 }
 
-/// What happened on the machine. Intervals are of the driver's time, those of one device's tasks do
-/// not overlap.
+/// What happened on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion {
     /// A stream ends its tasks in the order in which it was given them.
     Ended {
         task: TaskId,
-        ran: Interval,
+        took: Nanos,
     },
     /// What it writes has no defined content.
     Failed {
         task: TaskId,
-        ran: Interval,
         reason: String,
     },
-    Copied {
-        transfer: TransferId,
-        ran: Interval,
-    },
-    /// The source is as it was; where it was to go nothing is.
-    CopyFailed {
-        transfer: TransferId,
-        reason: String,
-    },
-    DeviceLost {
-        device: DeviceId,
-        reason: String,
-    },
+    Copied(TransferId),
+    DeviceLost(DeviceId),
     /// With every device that computes in it.
-    MemoryLost {
-        memory: MemoryId,
-        reason: String,
-    },
+    MemoryLost(MemoryId),
 }

@@ -2,4 +2,3 @@
 
 pub mod cpu;
 pub mod dummy;
-pub mod process;

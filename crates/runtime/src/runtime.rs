@@ -34,17 +34,10 @@ pub enum RunError {
 fn told(losses: &[Loss]) -> String {
     let sentence = |loss: &Loss| {
         let cause = match &loss.cause {
-            crate::Cause::Device { device, reason } => {
-                format!("device {} was lost: {reason}", device.0)
-            }
-            crate::Cause::Memory { memory, reason } => {
-                format!("memory {} was lost: {reason}", memory.0)
-            }
+            crate::Cause::Device(device) => format!("device {} was lost", device.0),
+            crate::Cause::Memory(memory) => format!("memory {} was lost", memory.0),
             crate::Cause::Kernel { kernel, reason } => {
                 format!("kernel `{kernel}` failed: {reason}")
-            }
-            crate::Cause::Copy { from, to, reason, .. } => {
-                format!("a copy from memory {} to {} failed: {reason}", from.0, to.0)
             }
         };
         let (tasks, handles) = (loss.cancelled.len(), loss.lost.len());
@@ -62,8 +55,6 @@ pub struct Runtime<D> {
     submitted: u32,
     actions: Vec<Action>,
     completions: Vec<Completion>,
-    /// Losses that cost nothing but time.
-    mended: Vec<Loss>,
 }
 
 impl<D: Driver> Runtime<D> {
@@ -75,7 +66,6 @@ impl<D: Driver> Runtime<D> {
             submitted: 0,
             actions: Vec::new(),
             completions: Vec::new(),
-            mended: Vec::new(),
         }
     }
 
@@ -161,10 +151,7 @@ impl<D: Driver> Runtime<D> {
             self.turn(Wait::ForOne);
         }
         match self.coordinator.take_losses() {
-            losses if losses.iter().all(Loss::is_mended) => {
-                self.mended.extend(losses);
-                Ok(())
-            }
+            losses if losses.iter().all(Loss::is_mended) => Ok(()),
             losses => Err(RunError::Lost(losses)),
         }
     }
@@ -204,12 +191,6 @@ impl<D: Driver> Runtime<D> {
             }
         }
         self.driver.flush();
-    }
-
-    /// Devices, memories and copies that were lost, since this was asked last, without a task or a
-    /// content being lost with them.
-    pub fn take_mended(&mut self) -> Vec<Loss> {
-        std::mem::take(&mut self.mended)
     }
 
     pub fn coordinator(&self) -> &Coordinator {

@@ -5,7 +5,6 @@ use super::{show, show_list};
 use crate::batch::{Batch, Sequence};
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
-use crate::steps::Executor;
 use crate::{drivers, tiny};
 use serde_json::{Value as Json, json};
 use std::io::{self, Read};
@@ -41,16 +40,17 @@ pub fn list(format: Format) -> Result<ExitCode> {
 pub fn probe(name: &str) -> Result<ExitCode> {
     let name = drivers::resolve(name, None)?;
     let weights = Arc::new(tiny::weights(1));
+    let mut driver = drivers::start(&name, &weights)?;
     let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    let mut executor = Executor::adapting(&weights, &adapter)?;
+    driver.use_adapter(&adapter)?;
     let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
-    executor.begin_step()?;
-    executor.add_gradients(&Batch::pack([&sequence], 4))?;
-    if !executor.step_loss()?.is_finite() {
+    let mut gradient = vec![0.0; adapter.values.len()];
+    let loss = driver.gradients(&adapter, &Batch::pack([&sequence], 4), &mut gradient)?;
+    if !loss.is_finite() {
         let what = "its loss is not a number".to_owned();
         return Err(Error::DriverFailed { driver: name, what });
     }
-    show(executor.detail())?;
+    show(&driver.detail())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,11 +4,12 @@ use super::arguments::BenchInference;
 use super::show;
 use crate::batch::{Batch, Sequence};
 use crate::blocks::quantized::{Format, Instructions};
+use crate::cpu::Cpu;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
+use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::precision;
-use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights};
 use serde_json::json;
@@ -23,7 +24,7 @@ const PROMPT: usize = 16;
 struct Candidate {
     name: &'static str,
     bytes: usize,
-    executor: Executor,
+    driver: Cpu,
     model: Model,
     loss: f64,
     forward_s: Vec<f64>,
@@ -46,7 +47,7 @@ pub fn run(arguments: &BenchInference) -> Result<ExitCode> {
     let batches = batches(&tokens, arguments.seq);
     let weights = source.weights()?;
     weights.architecture.check_length(arguments.seq)?;
-    let mut candidates = candidates(weights)?;
+    let mut candidates = candidates(weights);
     for _ in 0..arguments.repeats {
         for candidate in &mut candidates {
             candidate.measure(&batches, &tokens[..PROMPT], arguments.new_max)?;
@@ -68,7 +69,7 @@ fn batches(tokens: &[u32], seq: usize) -> Vec<Batch> {
     sequences.chunks((1024 / seq).max(1)).map(|group| Batch::pack(group, seq)).collect()
 }
 
-fn candidates(weights: Weights) -> Result<Vec<Candidate>> {
+fn candidates(weights: Weights) -> Vec<Candidate> {
     // Portable code takes minutes, and is for processors that have nothing else.
     let timed = [Instructions::Avx2, Instructions::Avx512Vnni];
     let here: Vec<_> = timed.into_iter().filter(|instructions| instructions.is_here()).collect();
@@ -79,32 +80,32 @@ fn candidates(weights: Weights) -> Result<Vec<Candidate>> {
             let mut weights = weights.clone();
             let Weights { parameters, architecture, .. } = &mut weights;
             precision::quantize(parameters, architecture, format, *instructions);
-            all.push(Candidate::new(name, weights)?);
+            all.push(Candidate::new(name, weights));
         }
     }
-    all.insert(0, Candidate::new("f32", weights)?);
-    Ok(all)
+    all.insert(0, Candidate::new("f32", weights));
+    all
 }
 
 impl Candidate {
-    fn new(name: &'static str, weights: Weights) -> Result<Self> {
-        Ok(Self {
+    fn new(name: &'static str, weights: Weights) -> Self {
+        Self {
             name,
             bytes: precision::bytes(&weights.parameters),
             model: Model::new(&weights),
-            executor: Executor::frozen(&Arc::new(weights))?,
+            driver: Cpu::new(Arc::new(weights)),
             loss: f64::NAN,
             forward_s: Vec::new(),
             generate_s: Vec::new(),
             generated: 0,
-        })
+        }
     }
 
     fn measure(&mut self, batches: &[Batch], prompt: &[u32], new_max: usize) -> Result<()> {
         let start = Instant::now();
         let (mut loss, mut scored) = (0.0, 0);
         for batch in batches {
-            loss += self.executor.loss(batch)?;
+            loss += self.driver.loss(batch)?;
             scored += batch.rows.len();
         }
         self.forward_s.push(start.elapsed().as_secs_f64());
@@ -120,7 +121,7 @@ impl Candidate {
         let (forward, generate) = (median(&self.forward_s), median(&self.generate_s));
         json!({
             "precision": self.name,
-            "detail": self.executor.detail(),
+            "detail": self.driver.detail(),
             "weight_bytes": self.bytes,
             "weight_bytes_over_bf16": 2.0 * self.bytes as f64 / f32.bytes as f64,
             "loss": self.loss,

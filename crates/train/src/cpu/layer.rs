@@ -1,7 +1,7 @@
 //! One residual layer, composed of blocks as the architecture says.
 
 use crate::architecture::{Architecture, PostNorms};
-use crate::blocks::attention::{self, Context, Input};
+use crate::blocks::attention::{self, Context};
 use crate::blocks::linear;
 use crate::blocks::matrix::{copied, sized};
 use crate::blocks::mlp;
@@ -19,9 +19,11 @@ pub struct Block<'a> {
     pub table: Option<&'a Table>,
 }
 
-/// What a layer remembers for its backward, beside its input.
-#[derive(Debug, Clone, Default)]
+/// What a layer remembers for its backward.
+#[derive(Debug, Default)]
 pub struct Tape {
+    /// The residual stream before the layer: `[rows, hidden]`
+    pub input: Vec<f32>,
     input_statistics: Vec<f32>,
     attention: attention::Saved,
     attention_result: Normed,
@@ -33,7 +35,7 @@ pub struct Tape {
 }
 
 /// A result that is normalised before it joins the residual stream; empty without such norms.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Normed {
     result: Vec<f32>,
     statistics: Vec<f32>,
@@ -82,15 +84,10 @@ impl<'a> Gradients<'a> {
         }
     }
 
-    /// Of one layer of an adapter alone: its values, and their gradient.
-    pub fn low_rank(
-        adapter: &'a Adapter,
-        layer: usize,
-        values: &'a [f32],
-        gradient: &'a mut [f32],
-    ) -> Self {
+    /// Of the adapter alone; `gradient` is laid out as its values.
+    pub fn low_rank(adapter: &'a Adapter, layer: usize, gradient: &'a mut [f32]) -> Self {
         let groups = adapter
-            .low_rank(layer, values, gradient)
+            .low_rank(layer, gradient)
             .map(|group| group.map_or(linear::Gradient::Frozen, linear::Gradient::LowRank));
         let [qkv, output, up, down] = groups;
         let (query_norm, key_norm) = Default::default();
@@ -106,26 +103,26 @@ impl<'a> Gradients<'a> {
 }
 
 impl Block<'_> {
-    /// `out = layer(input)`, of rows `[rows, hidden]`
+    /// `out = layer(tape.input)`
     pub fn forward(
         &self,
-        Input { x, bounds }: Input<'_>,
+        bounds: &[usize],
         context: Context<'_>,
         tape: &mut Tape,
         workspace: &mut Workspace,
         out: &mut Vec<f32>,
     ) {
         let (norm, layer) = (self.architecture.norm, self.weights);
-        let count = x.len() / self.architecture.hidden;
-        let normed = sized(&mut workspace.normed, x.len());
+        let count = tape.input.len() / self.architecture.hidden;
+        let normed = sized(&mut workspace.normed, tape.input.len());
         let statistics = sized(&mut tape.input_statistics, count * STATISTICS);
-        norm.forward(x, layer.attention_norm.norm(), normed, statistics);
-        copied(&mut tape.middle, x);
+        norm.forward(&tape.input, layer.attention_norm.norm(), normed, statistics);
+        copied(&mut tape.middle, &tape.input);
         let shape = self.architecture.attention_of(self.index);
         let parameters = self.attention_parameters();
         let post_norm = &layer.attention_post_norm;
         self.join(post_norm, &mut tape.attention_result, &mut tape.middle, |stream| {
-            let input = Input { x: normed, bounds };
+            let input = attention::Input { x: normed, bounds };
             shape.forward(parameters, input, context, &mut tape.attention, stream);
         });
         let statistics = sized(&mut tape.middle_statistics, count * STATISTICS);
@@ -143,7 +140,7 @@ impl Block<'_> {
     /// Without `Reach::Input` the stream is left before the first norm: nothing below learns.
     pub fn backward(
         &self,
-        Input { x, bounds }: Input<'_>,
+        bounds: &[usize],
         tape: &mut Tape,
         reach: Reach,
         gradients: &mut Gradients<'_>,
@@ -153,8 +150,8 @@ impl Block<'_> {
         self.mlp_backward(tape, gradients, workspace, stream);
         let Workspace { normed, into_result, into_normed, attention, .. } = workspace;
         let (norm, layer) = (self.architecture.norm, self.weights);
-        let normed = sized(normed, x.len());
-        norm.forward(x, layer.attention_norm.norm(), normed, &mut tape.input_statistics);
+        let normed = sized(normed, tape.input.len());
+        norm.forward(&tape.input, layer.attention_norm.norm(), normed, &mut tape.input_statistics);
         let upstream = self.part_backward(
             &layer.attention_post_norm,
             &tape.attention_result,
@@ -162,10 +159,10 @@ impl Block<'_> {
             &mut gradients.attention_post_norm,
             into_result,
         );
-        let into_normed = sized(into_normed, x.len());
+        let into_normed = sized(into_normed, tape.input.len());
         self.architecture.attention_of(self.index).backward(
             self.attention_parameters(),
-            Input { x: normed, bounds },
+            attention::Input { x: normed, bounds },
             &tape.attention,
             upstream,
             &mut gradients.attention,
@@ -173,7 +170,7 @@ impl Block<'_> {
             (reach == Reach::Input).then_some(&mut *into_normed),
         );
         if reach == Reach::Input {
-            let statistics = &tape.input_statistics;
+            let (x, statistics) = (&tape.input, &tape.input_statistics);
             let own = &mut gradients.attention_norm;
             norm.backward_parameters(into_normed, x, statistics, own);
             norm.backward(into_normed, x, layer.attention_norm.norm(), statistics, stream);

@@ -88,3 +88,25 @@ pub(crate) fn status_of(error: &Error) -> Option<&Status> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, reason: &str) -> Error {
+        let status = Status { code, reason: reason.to_owned(), ..Status::default() };
+        Error::InitialListFailed(kube::Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn a_watch_that_fails_is_named_and_a_kind_that_nobody_defined_is_not() {
+        let watches = Watches::default();
+        watches.failed("pods", &refused(403, "Forbidden"));
+        watches.failed("jobsets.jobset.x-k8s.io", &refused(404, "NotFound"));
+        let errors = watches.errors().into_iter();
+        let named: Vec<_> = errors.map(|error| (error.resource, error.reason)).collect();
+        assert_eq!(named, [("pods".to_owned(), "Forbidden".to_owned())]);
+        watches.failed("pods", &refused(404, "NotFound"));
+        assert_eq!(watches.errors(), []);
+    }
+}

@@ -58,7 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forecast", "lab",
         ],
     ),
-    ("train", &["core", "perf", "parallel", "wire", "devices"]),
+    ("train", &["core", "perf", "parallel", "runtime", "wire", "devices"]),
     (
         "cli",
         &[

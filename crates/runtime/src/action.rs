@@ -1,6 +1,7 @@
 //! What a driver is asked to do and what it reports.
 
-use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, Nanos, TaskId, TransferId};
+use crate::machine::Interval;
+use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, TaskId, TransferId};
 
 /// A task for the compute stream of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,21 +40,37 @@ pub enum Action {
     },
 }
 
-/// What happened on the machine.
+/// What happened on the machine. Intervals are of the driver's time, those of one device's tasks do
+/// not overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion {
     /// A stream ends its tasks in the order in which it was given them.
     Ended {
         task: TaskId,
-        took: Nanos,
+        ran: Interval,
     },
     /// What it writes has no defined content.
     Failed {
         task: TaskId,
+        ran: Interval,
         reason: String,
     },
-    Copied(TransferId),
-    DeviceLost(DeviceId),
+    Copied {
+        transfer: TransferId,
+        ran: Interval,
+    },
+    /// The source is as it was; where it was to go nothing is.
+    CopyFailed {
+        transfer: TransferId,
+        reason: String,
+    },
+    DeviceLost {
+        device: DeviceId,
+        reason: String,
+    },
     /// With every device that computes in it.
-    MemoryLost(MemoryId),
+    MemoryLost {
+        memory: MemoryId,
+        reason: String,
+    },
 }

@@ -11,11 +11,14 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::TransferId;
 use crate::machine::Reservations;
-use crate::{Access, Action, HandleId, Machine, MemoryId, Mode, Nanos, TaskId};
+use crate::{Access, Action, CopyOrder, HandleId, Machine, MemoryId, Mode, Nanos, TaskId};
 
-use eviction::Room;
+use eviction::{Listed, Room};
 use transfers::Transfers;
+
+pub(crate) use transfers::FailedCopy;
 
 const NONE: u32 = u32::MAX;
 
@@ -47,6 +50,17 @@ struct Data {
     valid: u64,
     /// Counts the contents that it had.
     epoch: u32,
+    /// A copy of this content failed: it is made again for a task that reads it, not ahead of one
+    /// nor to make room.
+    is_stuck: bool,
+}
+
+impl Data {
+    /// It has another content from now on.
+    fn change(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.is_stuck = false;
+    }
 }
 
 /// The place of a handle in a memory.
@@ -55,8 +69,8 @@ struct Place {
     allocated: bool,
     /// It is being written back, to be dropped.
     leaving: bool,
-    /// Whether it is in the list of those that may be evicted.
-    listed: bool,
+    /// In which list of those that may be evicted it is.
+    listed: Option<Listed>,
     /// Committed tasks that use it, and transfers that read it.
     pins: u32,
     /// Committed tasks that write it.
@@ -72,7 +86,7 @@ impl Default for Place {
         Self {
             allocated: false,
             leaving: false,
-            listed: false,
+            listed: None,
             pins: 0,
             writers: 0,
             incoming: NONE,
@@ -156,7 +170,7 @@ impl Coherence {
         }
         let data = &mut self.data[row as usize];
         let generation = data.generation;
-        *data = Data { generation, exists: true, bytes, valid: 0, epoch: 0 };
+        *data = Data { generation, exists: true, bytes, ..Data::default() };
         let handle = HandleId { row, generation };
         if let Some(memory) = home {
             self.provide(handle, memory);
@@ -187,6 +201,7 @@ impl Coherence {
         self.allocate(handle, memory);
         self.data[handle.index()].valid = bit(memory);
         self.list(handle, memory);
+        self.relist(handle);
     }
 
     /// Gives a handle that was lost its content again.
@@ -204,7 +219,7 @@ impl Coherence {
             self.room_for(memory, bytes, actions)?;
         }
         let data = &mut self.data[handle.index()];
-        data.epoch = data.epoch.wrapping_add(1);
+        data.change();
         let old = data.valid & !bit(memory);
         self.provide(handle, memory);
         self.settle_all(handle, old, actions);
@@ -214,7 +229,7 @@ impl Coherence {
     /// Its content is what nobody wrote: no copy is valid any more.
     pub(crate) fn lose(&mut self, handle: HandleId, actions: &mut Vec<Action>) {
         let data = &mut self.data[handle.index()];
-        data.epoch = data.epoch.wrapping_add(1);
+        data.change();
         let copies = std::mem::take(&mut data.valid);
         self.settle_all(handle, copies, actions);
     }
@@ -266,6 +281,12 @@ impl Coherence {
 
     pub fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    /// A copy that is under way.
+    pub(crate) fn transfer(&self, id: TransferId) -> Option<CopyOrder> {
+        let order = self.transfers.order(id)?;
+        Some(CopyOrder { bytes: self.bytes(order.handle), ..order })
     }
 
     /// Whether a copy is under way or room is being made.
@@ -334,6 +355,9 @@ impl Coherence {
             place.pins += 1;
             place.writers += u32::from(mode.writes());
             let incoming = place.incoming;
+            if mode.writes() {
+                self.relist(handle);
+            }
             if incoming != NONE && (is_missing || mode.writes()) {
                 // What arrives late would cover what the task writes.
                 self.transfers.wait(incoming, task, is_missing);
@@ -360,7 +384,7 @@ impl Coherence {
             place.writers -= u32::from(mode.writes());
             if mode.writes() && outcome != Outcome::Untouched {
                 let data = &mut self.data[handle.index()];
-                data.epoch = data.epoch.wrapping_add(1);
+                data.change();
                 let others = data.valid & !bit(memory);
                 if outcome == Outcome::Written {
                     data.valid = bit(memory);
@@ -370,6 +394,9 @@ impl Coherence {
                 }
             }
             self.settle(handle, memory, actions);
+            if mode.writes() {
+                self.relist(handle);
+            }
         }
     }
 
@@ -397,6 +424,7 @@ impl Coherence {
                 || incoming != NONE
                 || !self.is_missing(handle, memory)
                 || !self.has_content(handle)
+                || self.data[handle.index()].is_stuck
                 || self.is_being_written(handle)
             {
                 continue;
@@ -436,6 +464,7 @@ impl Coherence {
                 lost.push(handle);
             }
             *self.place_mut(handle, memory) = Place::default();
+            self.relist(handle);
         }
         lost
     }
@@ -482,6 +511,7 @@ impl Coherence {
 
     /// Breaks where a law does: what a memory holds fits, and is what is accounted for.
     pub fn check(&self) {
+        self.check_lists();
         for memory in self.machine.memory_ids() {
             let held = |row: usize| {
                 let place = &self.places[row * self.rooms.len() + memory.row()];

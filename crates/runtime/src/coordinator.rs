@@ -2,6 +2,7 @@
 //! clock: it is told what time it is and what happened, and says what a driver is to do.
 
 mod loss;
+mod recording;
 mod streams;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::coherence::{Outcome, RegisterError, ReleaseError};
 use crate::graph::Details;
 use crate::{
     Action, Coherence, Completion, DeviceId, Graph, HandleId, Machine, MemoryId, Mode, Model,
-    Nanos, Scheduler, Stage, Stream, Task, TaskId, View,
+    Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
 };
 
 pub use loss::{Cause, Loss};
@@ -23,6 +24,13 @@ pub struct KernelInfo {
     pub name: String,
     /// Names of classes of the machine; empty for all of them.
     pub classes: Vec<String>,
+}
+
+/// Runs of a kernel that ended, and what their devices spent on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KernelTime {
+    pub count: u64,
+    pub total: Nanos,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -61,19 +69,21 @@ pub struct MemoryFull {
 pub struct Coordinator {
     machine: Arc<Machine>,
     kernels: Vec<KernelInfo>,
+    /// Of each kernel.
+    times: Vec<KernelTime>,
     /// Classes that have each kernel, as bits.
     kernel_classes: Vec<u64>,
-    /// The least memory among devices of each class.
-    class_capacity: Vec<u64>,
+    /// The most memory among devices of each class that are left; `None` where none is.
+    class_capacity: Vec<Option<u64>>,
     graph: Graph,
     data: Coherence,
     model: Model,
     scheduler: Box<dyn Scheduler>,
     streams: Vec<Stream>,
-    /// Classes that have devices left, as bits.
-    alive: u64,
     now: Nanos,
     losses: Vec<Loss>,
+    /// Where it is recorded what streams do.
+    timeline: Option<Box<Timeline>>,
     /// Kept from call to call for their memory.
     released: Vec<TaskId>,
     arrived: Vec<TaskId>,
@@ -92,28 +102,36 @@ impl Coordinator {
             let has = |name: &String| kernel.classes.is_empty() || kernel.classes.contains(name);
             classes.fold(0, |bits, (row, name)| bits | u64::from(has(name)) << row)
         };
-        let capacity = |class: usize| {
-            let own = machine.device_ids().filter(|id| machine.class_of(*id).row() == class);
-            let memories = own.map(|id| &machine.memories()[machine.memory_of(id).row()]);
-            memories.map(|memory| memory.capacity.0).min().unwrap_or(0)
-        };
-        Self {
+        let mut one = Self {
             kernel_classes: kernels.iter().map(bits).collect(),
-            class_capacity: (0..machine.classes().len()).map(capacity).collect(),
+            class_capacity: Vec::new(),
+            times: vec![KernelTime::default(); kernels.len()],
             kernels,
             graph: Graph::default(),
             data: Coherence::new(Arc::clone(&machine)),
             model,
             scheduler,
             streams: vec![Stream::default(); machine.devices().len()],
-            alive: machine.device_ids().fold(0, |bits, id| bits | 1 << machine.class_of(id).0),
             now: 0,
             losses: Vec::new(),
+            timeline: None,
             released: Vec::new(),
             arrived: Vec::new(),
             soon: Vec::new(),
             machine,
+        };
+        one.count_devices();
+        one
+    }
+
+    /// What submissions are held against, of the devices that are left.
+    fn count_devices(&mut self) {
+        let mut capacities = vec![None; self.machine.classes().len()];
+        for device in self.view().devices() {
+            let most = &mut capacities[self.machine.class_of(device).row()];
+            *most = Some(self.machine.capacity_of(device)).max(*most);
         }
+        self.class_capacity = capacities;
     }
 
     /// A handle of so many bytes; with a home its content lies there.
@@ -203,23 +221,23 @@ impl Coordinator {
             }
             bytes = self.data.bytes(access.handle).saturating_add(bytes);
         }
-        let classes = self.with_room(classes & self.alive, bytes);
+        let classes = self.with_room(classes, bytes);
         if classes == 0 {
             let kernel = self.kernels[task.kernel.row()].name.clone();
             return Err(SubmitError::NoDevice { kernel, bytes });
         }
         let row = self.model.row(task.kernel, bytes);
-        let id = self.graph.add(task, Details { row, classes });
+        let id = self.graph.add(task, Details { row, classes, bytes });
         if self.graph.get(id).is_some_and(|node| node.stage == Stage::Ready) {
             self.offer(id, None);
         }
         Ok(id)
     }
 
-    /// Those classes of which all devices have so much memory.
+    /// Those classes of which a device that is left has so much memory.
     fn with_room(&self, classes: u64, bytes: u64) -> u64 {
         let capacities = self.class_capacity.iter().enumerate();
-        let too_small = capacities.filter(|(_, capacity)| **capacity < bytes);
+        let too_small = capacities.filter(|(_, capacity)| **capacity < Some(bytes));
         too_small.fold(classes, |classes, (row, _)| classes & !(1 << row))
     }
 
@@ -254,24 +272,39 @@ impl Coordinator {
 
     /// Takes in what happened.
     pub fn completed(&mut self, completion: Completion, actions: &mut Vec<Action>) {
+        if self.timeline.is_some() {
+            self.record_completion(&completion);
+        }
         match completion {
-            Completion::Ended { task, took } => self.ended(task, took, actions),
-            Completion::Failed { task, reason } => self.failed(task, reason, actions),
-            Completion::Copied(transfer) => {
+            Completion::Ended { task, ran } => self.ended(task, ran.length(), actions),
+            Completion::Failed { task, reason, .. } => self.failed(task, reason, actions),
+            Completion::Copied { transfer, .. } => {
                 let mut arrived = std::mem::take(&mut self.arrived);
                 self.data.arrived(transfer, self.now, (&mut arrived, actions));
-                for task in arrived.drain(..) {
-                    if let Some(node) = self.graph.get_mut(task) {
-                        node.arriving -= 1;
-                        let device = node.device;
-                        self.launch(device, actions);
-                    }
-                }
-                self.arrived = arrived;
+                self.arrived = self.launch_arrived(arrived, actions);
             }
-            Completion::DeviceLost(device) => self.device_lost(device, actions),
-            Completion::MemoryLost(memory) => self.memory_lost(memory, actions),
+            Completion::CopyFailed { transfer, reason } => {
+                self.copy_failed(transfer, reason, actions);
+            }
+            Completion::DeviceLost { device, reason } => self.device_lost(device, reason, actions),
+            Completion::MemoryLost { memory, reason } => self.memory_lost(memory, reason, actions),
         }
+    }
+
+    /// Returns the list, which is empty then, for the next time.
+    fn launch_arrived(
+        &mut self,
+        mut arrived: Vec<TaskId>,
+        actions: &mut Vec<Action>,
+    ) -> Vec<TaskId> {
+        for task in arrived.drain(..) {
+            if let Some(node) = self.graph.get_mut(task) {
+                node.arriving -= 1;
+                let device = node.device;
+                self.launch(device, actions);
+            }
+        }
+        arrived
     }
 
     fn ended(&mut self, task: TaskId, took: Nanos, actions: &mut Vec<Action>) {
@@ -279,6 +312,8 @@ impl Coordinator {
         let class = self.machine.class_of(device);
         if let Some(node) = self.graph.get(task) {
             self.model.observe(node.row, class, took as f64);
+            let time = &mut self.times[node.kernel.row()];
+            *time = KernelTime { count: time.count + 1, total: time.total + took };
             let memory = self.machine.memory_of(device);
             let outcome = match node.is_cancelled {
                 true => Outcome::Undefined,
@@ -329,6 +364,9 @@ impl Coordinator {
         for device in 0..self.streams.len() {
             self.fill(DeviceId(device as u16), actions);
         }
+        if self.timeline.is_some() {
+            self.record_causes();
+        }
     }
 
     /// Sets the time alone: before completions are taken in.
@@ -352,6 +390,11 @@ impl Coordinator {
 
     pub fn kernels(&self) -> &[KernelInfo] {
         &self.kernels
+    }
+
+    /// What each kernel took since the beginning, in the order of their ids.
+    pub fn times(&self) -> &[KernelTime] {
+        &self.times
     }
 
     pub fn data(&self) -> &Coherence {

@@ -106,6 +106,8 @@ pub struct Node {
     pub(crate) parameter: u64,
     /// Classes that may run it, as bits.
     pub(crate) classes: u64,
+    /// Of all its handles.
+    pub(crate) bytes: u64,
     /// Nanoseconds that its device was expected to take when it was committed.
     pub(crate) expected: f64,
     /// Place in the order of submission.
@@ -152,6 +154,7 @@ impl Node {
 pub(crate) struct Details {
     pub row: u32,
     pub classes: u64,
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -235,7 +238,7 @@ impl Graph {
         id
     }
 
-    fn place(&mut self, task: Task, Details { row, classes }: Details) -> TaskId {
+    fn place(&mut self, task: Task, Details { row, classes, bytes }: Details) -> TaskId {
         let sequence = self.submitted;
         self.submitted += 1;
         let Task { kernel, accesses, priority, parameter } = task;
@@ -251,6 +254,7 @@ impl Graph {
             priority,
             parameter,
             classes,
+            bytes,
             expected: 0.0,
             sequence,
             is_cancelled: false,
@@ -396,7 +400,7 @@ impl Graph {
 mod tests {
     use super::*;
 
-    const DETAILS: Details = Details { row: 0, classes: 1 };
+    const DETAILS: Details = Details { row: 0, classes: 1, bytes: 0 };
 
     fn handle(row: u32) -> HandleId {
         HandleId { row, generation: 0 }

@@ -1,12 +1,14 @@
 //! The execution tier: one step of a program as a graph of tasks over unlike devices.
 //!
 //! Knows: tasks, the data that they read and write, devices, memories, links, and how long kernels
-//! take. Must never know: models, tenants, queues, any network interface, what a kernel computes.
+//! take. Must never know: models, tenants, queues, what a kernel computes; sockets only where a
+//! driver reaches its workers by them.
 //!
 //! [`Coordinator`] is the state of it all and has neither clock nor threads: [`Graph`] is what
 //! waits for what, [`Coherence`] which memory has which data, [`Model`] what kernels take, and a
 //! [`Scheduler`] says what each device does next. [`Runtime`] is the loop between it and a
-//! [`Driver`], the same in virtual time (`drivers::dummy`) and in real time (`drivers::cpu`).
+//! [`Driver`], the same in virtual time (`drivers::dummy`), in real time (`drivers::cpu`) and with
+//! workers in other processes (`drivers::process`). A [`Timeline`] is what they all did.
 
 mod action;
 mod bounds;
@@ -22,12 +24,13 @@ mod model;
 mod runtime;
 mod scheduler;
 pub mod schedulers;
+mod timeline;
 
 pub use action::{Action, Completion, CopyOrder, Launch};
 pub use bounds::Bounds;
 pub use coherence::{Coherence, RegisterError, ReleaseError, Traffic};
 pub use coordinator::{
-    Cause, Coordinator, KernelInfo, Loss, MemoryFull, ProvideError, SubmitError,
+    Cause, Coordinator, KernelInfo, KernelTime, Loss, MemoryFull, ProvideError, SubmitError,
 };
 pub use driver::{Driver, Wait};
 pub use graph::{Access, Accesses, Graph, Mode, Node, Stage, Task};
@@ -39,3 +42,4 @@ pub use machine::{
 pub use model::{CALIBRATED, Estimate, Model, ModelError, Prior, SizeClass, size_class};
 pub use runtime::{Begin, RunError, Runtime};
 pub use scheduler::{Candidate, Choice, Scheduler, Stream, View};
+pub use timeline::{Idle, Piece, StreamId, Timeline, Track, Work};

@@ -178,6 +178,11 @@ impl Machine {
         self.devices[device.row()].memory
     }
 
+    /// Bytes of the memory that a device computes in.
+    pub fn capacity_of(&self, device: DeviceId) -> u64 {
+        self.memories[self.memory_of(device).row()].capacity.0
+    }
+
     pub fn links(&self) -> &[Link] {
         &self.links
     }
@@ -252,11 +257,17 @@ pub struct Reservations {
     free_at: Vec<Nanos>,
 }
 
-/// When a transfer begins and when its last byte is there.
+/// From when to when something is under way: the last byte of a transfer is there at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
     pub start: Nanos,
     pub end: Nanos,
+}
+
+impl Interval {
+    pub fn length(self) -> Nanos {
+        self.end.saturating_sub(self.start)
+    }
 }
 
 impl Reservations {

@@ -21,11 +21,23 @@ const OUTLIER_DEVIATIONS: f64 = 4.0;
 /// Sizes of one class differ by at most a quarter of an octave.
 pub type SizeClass = u16;
 
-/// A quarter of an octave each: twice the logarithm and the two bits below the first.
-pub fn size_class(bytes: u64) -> SizeClass {
+/// A quarter of an octave each: four times the logarithm and the two bits below the first.
+pub const fn size_class(bytes: u64) -> SizeClass {
     let Some(log) = bytes.checked_ilog2() else { return 0 };
     let quarter = if log >= 2 { bytes >> (log - 2) & 3 } else { 0 };
     1 + 4 * log as SizeClass + quarter as SizeClass
+}
+
+/// The greatest there is.
+const SIZE_CLASS_MAX: SizeClass = size_class(u64::MAX);
+
+/// The least bytes of a size class.
+fn least_bytes(size: SizeClass) -> u64 {
+    let Some(above) = size.checked_sub(1) else { return 0 };
+    let (log, quarter) = (u32::from(above / 4), u64::from(above % 4));
+    // Below four bytes there are no quarters.
+    let octave = 1 << log;
+    octave + quarter * (octave / 4)
 }
 
 /// Duration of a kernel on a device class, in nanoseconds.
@@ -129,19 +141,16 @@ impl Model {
         let known = self.rows[kernel.row()].iter().find(|(other, _)| *other == size);
         match known {
             Some((_, row)) => *row,
-            None => {
-                let of = |class| (self.prior)(kernel, ClassId(class), bytes);
-                let priors: Vec<Option<f64>> =
-                    (0..self.classes.len() as u16).map(of).map(sane).collect();
-                self.add_row(kernel, size, priors)
-            }
+            None => self.add_row(kernel, size, bytes),
         }
     }
 
-    fn add_row(&mut self, kernel: KernelId, size: SizeClass, priors: Vec<Option<f64>>) -> u32 {
+    fn add_row(&mut self, kernel: KernelId, size: SizeClass, bytes: u64) -> u32 {
         let row = (self.entries.len() / self.classes.len().max(1)) as u32;
-        let entries = priors.into_iter().map(|prior| Entry { prior, ..Entry::default() });
-        self.entries.extend(entries);
+        for class in 0..self.classes.len() as u16 {
+            let prior = sane((self.prior)(kernel, ClassId(class), bytes));
+            self.entries.push(Entry { prior, ..Entry::default() });
+        }
         self.rows[kernel.row()].push((size, row));
         row
     }
@@ -194,6 +203,16 @@ mod tests {
             let class = size_class(bytes);
             assert!(class >= before, "{bytes}");
             before = class;
+        }
+    }
+
+    #[test]
+    fn the_least_bytes_of_a_class_are_of_it() {
+        assert_eq!(SIZE_CLASS_MAX, 256);
+        for bytes in (0..100_000).chain([u64::MAX / 3, u64::MAX]) {
+            let size = size_class(bytes);
+            let least = least_bytes(size);
+            assert!(least <= bytes && size_class(least) == size, "{bytes}: {least}");
         }
     }
 

@@ -34,10 +34,17 @@ pub enum RunError {
 fn told(losses: &[Loss]) -> String {
     let sentence = |loss: &Loss| {
         let cause = match &loss.cause {
-            crate::Cause::Device(device) => format!("device {} was lost", device.0),
-            crate::Cause::Memory(memory) => format!("memory {} was lost", memory.0),
+            crate::Cause::Device { device, reason } => {
+                format!("device {} was lost: {reason}", device.0)
+            }
+            crate::Cause::Memory { memory, reason } => {
+                format!("memory {} was lost: {reason}", memory.0)
+            }
             crate::Cause::Kernel { kernel, reason } => {
                 format!("kernel `{kernel}` failed: {reason}")
+            }
+            crate::Cause::Copy { from, to, reason, .. } => {
+                format!("a copy from memory {} to {} failed: {reason}", from.0, to.0)
             }
         };
         let (tasks, handles) = (loss.cancelled.len(), loss.lost.len());
@@ -55,6 +62,8 @@ pub struct Runtime<D> {
     submitted: u32,
     actions: Vec<Action>,
     completions: Vec<Completion>,
+    /// Losses that cost nothing but time.
+    mended: Vec<Loss>,
 }
 
 impl<D: Driver> Runtime<D> {
@@ -66,6 +75,7 @@ impl<D: Driver> Runtime<D> {
             submitted: 0,
             actions: Vec::new(),
             completions: Vec::new(),
+            mended: Vec::new(),
         }
     }
 
@@ -151,7 +161,10 @@ impl<D: Driver> Runtime<D> {
             self.turn(Wait::ForOne);
         }
         match self.coordinator.take_losses() {
-            losses if losses.iter().all(Loss::is_mended) => Ok(()),
+            losses if losses.iter().all(Loss::is_mended) => {
+                self.mended.extend(losses);
+                Ok(())
+            }
             losses => Err(RunError::Lost(losses)),
         }
     }
@@ -191,6 +204,12 @@ impl<D: Driver> Runtime<D> {
             }
         }
         self.driver.flush();
+    }
+
+    /// Devices, memories and copies that were lost, since this was asked last, without a task or a
+    /// content being lost with them.
+    pub fn take_mended(&mut self) -> Vec<Loss> {
+        std::mem::take(&mut self.mended)
     }
 
     pub fn coordinator(&self) -> &Coordinator {

@@ -64,8 +64,10 @@ impl<'a> View<'a> {
         self.machine.device_ids().filter(move |device| !streams[device.row()].is_lost)
     }
 
+    /// Whether the device is there, has the kernel, and a memory in which the task's data fits.
     pub fn can_run(&self, node: &Node, device: DeviceId) -> bool {
         node.classes >> self.machine.class_of(device).0 & 1 == 1
+            && node.bytes <= self.machine.capacity_of(device)
             && !self.streams[device.row()].is_lost
     }
 
@@ -133,6 +135,13 @@ pub trait Scheduler: Debug + Send {
 
     /// What the device, which asks for more, does next.
     fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<TaskId>;
+
+    /// The priority of what `next` would hand out to the device from what is meant for it; `None`
+    /// where there is nothing, or where priorities are not heeded. Less urgent tasks that may
+    /// stand behind a committed one give way to it.
+    fn next_priority(&self, _view: &View<'_>, _device: DeviceId) -> Option<i32> {
+        None
+    }
 
     /// What `next` will return as far as can be said, soonest first: its data is copied before.
     fn upcoming(&self, view: &View<'_>, device: DeviceId, soon: &mut Vec<TaskId>);

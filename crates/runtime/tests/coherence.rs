@@ -8,7 +8,7 @@ use het_core::Bytes;
 use het_runtime::schedulers::SCHEDULERS;
 use het_runtime::{
     Access, Action, ClassId, Completion, Coordinator, CopyOrder, Device, DeviceId, HandleId,
-    KernelId, KernelInfo, Launch, Link, Machine, Memory, MemoryId, Mode, Model, Task,
+    Interval, KernelId, KernelInfo, Launch, Link, Machine, Memory, MemoryId, Mode, Model, Task,
 };
 use proptest::prelude::*;
 
@@ -160,7 +160,8 @@ impl World {
             let launch = self.streams[*row].remove(0);
             self.run(&launch);
             let took = (20_000 + self.dice.roll(60_000) as u64) * self.pace;
-            let ended = Completion::Ended { task: launch.task, took };
+            let ended =
+                Completion::Ended { task: launch.task, ran: Interval { start: 0, end: took } };
             self.coordinator.completed(ended, &mut actions);
         } else if let Some(at) = choice.checked_sub(busy.len()).filter(|_| !self.copies.is_empty())
         {
@@ -168,7 +169,9 @@ impl World {
             if let Some(value) = self.buffers.get(&(copy.handle, copy.from)).copied() {
                 self.buffers.insert((copy.handle, copy.to), value);
             }
-            self.coordinator.completed(Completion::Copied(copy.transfer), &mut actions);
+            let ran = Interval { start: 0, end: 0 };
+            let copied = Completion::Copied { transfer: copy.transfer, ran };
+            self.coordinator.completed(copied, &mut actions);
         } else {
             return false;
         }
@@ -237,7 +240,8 @@ impl World {
         self.copies.retain(|copy| copy.from != memory && copy.to != memory);
         self.buffers.retain(|(_, other), _| *other != memory);
         let mut actions = Vec::new();
-        self.coordinator.completed(Completion::MemoryLost(memory), &mut actions);
+        let lost = Completion::MemoryLost { memory, reason: "it is gone".to_owned() };
+        self.coordinator.completed(lost, &mut actions);
         self.take(actions);
     }
 }

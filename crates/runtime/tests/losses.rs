@@ -5,8 +5,9 @@ use std::sync::Arc;
 use het_core::Bytes;
 use het_runtime::schedulers::Adaptive;
 use het_runtime::{
-    Action, Completion, Coordinator, Device, DeviceId, HandleId, KernelId, KernelInfo, Link,
-    Machine, Memory, MemoryId, Mode, Model, ProvideError, RegisterError, SubmitError, Task, TaskId,
+    Action, Cause, Completion, Coordinator, CopyOrder, Device, DeviceId, HandleId, Interval,
+    KernelId, KernelInfo, Link, Machine, Memory, MemoryId, Mode, Model, ProvideError,
+    RegisterError, SubmitError, Task, TaskId, TransferId,
 };
 
 const HOST: MemoryId = MemoryId(0);
@@ -18,6 +19,14 @@ fn memory(name: &str, bytes: u64) -> Memory {
 
 fn device(name: &str, memory: MemoryId) -> Device {
     Device { name: name.to_owned(), class: name.to_owned(), memory, wake: 0 }
+}
+
+fn ended(task: TaskId) -> Completion {
+    Completion::Ended { task, ran: Interval { start: 0, end: 1_000 } }
+}
+
+fn copied(transfer: TransferId) -> Completion {
+    Completion::Copied { transfer, ran: Interval { start: 0, end: 0 } }
 }
 
 /// A coordinator, and what it asked for last.
@@ -56,6 +65,16 @@ impl Rig {
         self.advance();
     }
 
+    /// The last copy of a handle that was asked for.
+    fn copy_of(&self, handle: HandleId) -> CopyOrder {
+        let mut actions = self.actions.iter().rev();
+        let found = actions.find_map(|action| match action {
+            Action::Copy(copy) if copy.handle == handle => Some(*copy),
+            _ => None,
+        });
+        found.expect("it is copied")
+    }
+
     fn has_launched(&self, task: TaskId) -> bool {
         let mut actions = self.actions.iter();
         actions.any(|action| matches!(action, Action::Launch(launch) if launch.task == task))
@@ -76,9 +95,10 @@ fn what_a_cancelled_task_would_have_written_has_no_content() {
     rig.advance();
     assert!(rig.has_launched(first) && rig.has_launched(second));
 
-    rig.completed(Completion::Failed { task: second, reason: "it broke".to_owned() });
+    let ran = Interval { start: 0, end: 1_000 };
+    rig.completed(Completion::Failed { task: second, ran, reason: "it broke".to_owned() });
     assert_eq!(rig.submit(&[(new, Mode::Read)]), Err(SubmitError::NoContent(0)));
-    rig.completed(Completion::Ended { task: first, took: 1_000 });
+    rig.completed(ended(first));
     assert_eq!(rig.coordinator.unfinished(), 0, "the cancelled one's turn came");
     for handle in [b, old, new] {
         assert_eq!(rig.submit(&[(handle, Mode::Read)]), Err(SubmitError::NoContent(0)));
@@ -96,7 +116,7 @@ fn what_a_cancelled_task_would_have_written_has_no_content() {
 fn a_task_for_devices_that_are_all_lost_is_refused() {
     let mut rig = Rig::new(vec![device("a", HOST)], vec![memory("host", u64::MAX)]);
     let handle = rig.register(8, Some(HOST)).expect("room");
-    rig.completed(Completion::DeviceLost(DeviceId(0)));
+    rig.completed(Completion::DeviceLost { device: DeviceId(0), reason: String::new() });
     let refused = rig.submit(&[(handle, Mode::Read)]);
     assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
     assert_eq!(rig.coordinator.unfinished(), 0);
@@ -122,11 +142,8 @@ fn a_copy_that_is_being_overwritten_is_no_second_copy() {
     let handle = rig.register(60, Some(HOST)).expect("room");
     let task = rig.submit(&[(handle, Mode::ReadWrite)]).expect("a task");
     rig.advance();
-    let copy = rig.actions.iter().find_map(|action| match action {
-        Action::Copy(copy) => Some(copy.transfer),
-        _ => None,
-    });
-    rig.completed(Completion::Copied(copy.expect("it is copied there")));
+    let copy = rig.copy_of(handle);
+    rig.completed(copied(copy.transfer));
     assert!(rig.has_launched(task));
     assert!(matches!(rig.register(60, Some(HOST)), Err(RegisterError::NoRoom { .. })));
     // So the task would run again where its device is lost, had it another.
@@ -140,24 +157,84 @@ fn a_copy_of_which_there_are_others_makes_room_for_the_only_one_of_another() {
     let mut rig = Rig::new(vec![device("a", far)], memories);
     let twice = rig.register(100, Some(HOST)).expect("room");
     rig.coordinator.replicate(twice, near, &mut rig.actions);
-    let copied = |rig: &Rig, of: HandleId| {
-        let mut actions = rig.actions.iter().rev();
-        actions.find_map(|action| match action {
-            Action::Copy(copy) if copy.handle == of => Some(*copy),
-            _ => None,
-        })
-    };
-    let copy = copied(&rig, twice).expect("it is copied");
-    rig.completed(Completion::Copied(copy.transfer));
+    let copy = rig.copy_of(twice);
+    rig.completed(copied(copy.transfer));
     let once = rig.register(100, None).expect("room");
     rig.coordinator.provide(once, far, &mut rig.actions).expect("room");
 
     let task = rig.submit(&[(twice, Mode::Read)]).expect("a task");
     rig.advance();
-    let written_back = copied(&rig, once).expect("it is written back");
-    rig.completed(Completion::Copied(written_back.transfer));
-    let copy = copied(&rig, twice).filter(|copy| copy.to == far).expect("it is fetched");
-    rig.completed(Completion::Copied(copy.transfer));
+    let written_back = rig.copy_of(once);
+    rig.completed(copied(written_back.transfer));
+    let copy = rig.copy_of(twice);
+    assert_eq!(copy.to, far);
+    rig.completed(copied(copy.transfer));
     assert!(rig.has_launched(task));
     assert!(rig.coordinator.data().has_content(once));
+}
+
+#[test]
+fn a_copy_that_fails_cancels_what_reads_it_and_tells_why() {
+    let memories = vec![memory("host", 100), memory("far", 100)];
+    let mut rig = Rig::new(vec![device("a", FAR)], memories);
+    let [read, written] = [(); 2].map(|()| rig.register(8, Some(HOST)).expect("room"));
+    let first = rig.submit(&[(read, Mode::Read), (written, Mode::Write)]).expect("a task");
+    let behind = rig.submit(&[(written, Mode::Read)]).expect("a task");
+    rig.advance();
+    let CopyOrder { transfer, .. } = rig.copy_of(read);
+    rig.completed(Completion::CopyFailed { transfer, reason: "it broke".to_owned() });
+    assert_eq!(rig.coordinator.unfinished(), 0);
+    let losses = rig.coordinator.take_losses();
+    let cause = Cause::Copy { handle: read, from: HOST, to: FAR, reason: "it broke".to_owned() };
+    assert_eq!(losses.len(), 1);
+    assert_eq!((&losses[0].cause, &losses[0].lost), (&cause, &vec![written]));
+    assert_eq!(losses[0].cancelled, [first, behind]);
+    // The source is as it was, and whoever needs it asks for it again.
+    let again = rig.submit(&[(read, Mode::Read)]).expect("it has content");
+    rig.advance();
+    let copy = rig.copy_of(read);
+    rig.completed(copied(copy.transfer));
+    assert!(rig.has_launched(again));
+    rig.coordinator.check();
+}
+
+#[test]
+fn a_copy_that_can_not_be_written_back_is_tried_once() {
+    let memories = vec![memory("host", 1_000), memory("far", 100)];
+    let mut rig = Rig::new(vec![device("a", FAR)], memories);
+    let only = rig.register(80, Some(FAR)).expect("room");
+    let other = rig.register(80, Some(HOST)).expect("room");
+    rig.submit(&[(other, Mode::Read)]).expect("a task");
+    rig.advance();
+    let CopyOrder { transfer, from, .. } = rig.copy_of(only);
+    assert_eq!(from, FAR);
+    rig.completed(Completion::CopyFailed { transfer, reason: "it broke".to_owned() });
+    assert_eq!(rig.copy_of(only).transfer, transfer, "it is not asked for again");
+    assert!(!rig.coordinator.is_under_way());
+    assert!(rig.coordinator.memory_full().is_some(), "which is told");
+    assert!(rig.coordinator.data().is_valid(only, FAR));
+}
+
+#[test]
+fn devices_of_a_class_may_have_unlike_memories() {
+    let memories = vec![memory("host", 1_000), memory("small", 100), memory("large", 600)];
+    let [small, large] = [1, 2].map(MemoryId);
+    let alike = |memory| Device { class: "gpu".to_owned(), ..device("gpu", memory) };
+    let mut rig = Rig::new(vec![alike(small), alike(large)], memories);
+    let handles = [(); 2].map(|()| rig.register(400, Some(HOST)).expect("room"));
+    for handle in handles {
+        let task = rig.submit(&[(handle, Mode::ReadWrite)]).expect("one of them has room");
+        rig.advance();
+        let copy = rig.copy_of(handle);
+        assert_eq!(copy.to, large);
+        rig.completed(copied(copy.transfer));
+        assert!(rig.has_launched(task));
+        rig.completed(ended(task));
+        rig.coordinator.replicate(handle, HOST, &mut rig.actions);
+        let copy = rig.copy_of(handle);
+        rig.completed(copied(copy.transfer));
+    }
+    rig.completed(Completion::MemoryLost { memory: large, reason: String::new() });
+    let refused = rig.submit(&[(handles[0], Mode::Read)]);
+    assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
 }

@@ -1,11 +1,11 @@
 //! Complete or absent: a checkpoint appears under its name in one rename, or not at all.
 
 use crate::curve::Curve;
-use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::optimiser::AdamW;
 use crate::progress::Totals;
-use crate::stored::{self, Order, Stored, StoredFile};
+use crate::steps::Executor;
+use crate::stored::{self, Stored, StoredFile, Values};
 use crate::trainable::Trainable;
 use crate::whole;
 use serde::{Deserialize, Serialize};
@@ -40,13 +40,12 @@ pub fn save(
     directory: &Path,
     state: &State,
     trainable: &Trainable<'_>,
-    driver: &mut dyn Driver,
-    moments: &AdamW,
+    executor: &mut Executor,
 ) -> Result<PathBuf> {
     let name = format!("checkpoint-{}", state.step);
     let scratch = directory.join(format!("{SCRATCH}{name}-{}", std::process::id()));
     let path = directory.join(&name);
-    let written = fill(&scratch, state, trainable, driver, moments)
+    let written = fill(&scratch, state, trainable, executor)
         .and_then(|()| publish(&scratch, &path, directory));
     if let Err(source) = written {
         let _ = fs::remove_dir_all(&scratch);
@@ -98,14 +97,13 @@ pub fn list(directory: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// Reads a checkpoint into `trainable`, what the driver has of it, and `moments`; refuses one of
-/// another run.
+/// Reads a checkpoint: returns the state, and gives values and moments to where they are computed
+/// with. Refuses one of another run.
 pub fn load(
     path: &Path,
     run: &Json,
-    trainable: &mut Trainable<'_>,
-    driver: &mut dyn Driver,
-    moments: &mut AdamW,
+    trainable: &Trainable<'_>,
+    executor: &mut Executor,
 ) -> Result<State> {
     let incomplete = |what: String| Error::Checkpoint { path: path.to_owned(), what };
     let file = path.join(STATE_FILE);
@@ -116,11 +114,15 @@ pub fn load(
     if !differences.is_empty() {
         return Err(Error::Mismatch { path: path.to_owned(), differences });
     }
-    trainable.load(driver, path)?;
+    trainable.load(executor, path)?;
     let file = path.join(MOMENTS_FILE);
     let mut file = StoredFile::open(&file)?;
-    file.read("first", &mut moments.first)?;
-    file.read("second", &mut moments.second)?;
+    executor.with_moments(|moments| {
+        let firsts = moments.iter_mut().map(|AdamW { first, .. }| &mut first[..]);
+        file.read_parts("first", &mut firsts.collect::<Vec<_>>())?;
+        let seconds = moments.iter_mut().map(|AdamW { second, .. }| &mut second[..]);
+        file.read_parts("second", &mut seconds.collect::<Vec<_>>())
+    })?;
     Ok(state)
 }
 
@@ -141,20 +143,24 @@ fn fill(
     scratch: &Path,
     state: &State,
     trainable: &Trainable<'_>,
-    driver: &mut dyn Driver,
-    moments: &AdamW,
+    executor: &mut Executor,
 ) -> Result<()> {
     fs::create_dir_all(scratch).at("create", scratch)?;
-    trainable.save(driver, scratch)?;
-    let both = [flat("first", &moments.first), flat("second", &moments.second)];
-    stored::write(&scratch.join(MOMENTS_FILE), &both)?;
+    trainable.save(executor, scratch)?;
+    executor.with_moments(|moments| {
+        let firsts = moments.iter().map(|AdamW { first, .. }| &first[..]);
+        let seconds = moments.iter().map(|AdamW { second, .. }| &second[..]);
+        let both = [flat("first", firsts.collect()), flat("second", seconds.collect())];
+        stored::write(&scratch.join(MOMENTS_FILE), &both)
+    })?;
     let text = serde_json::to_string_pretty(state).expect("a plain struct serialises");
     whole::write(&scratch.join(STATE_FILE), text.as_bytes())?;
     sync_directory(scratch)
 }
 
-fn flat<'a>(name: &str, values: &'a [f32]) -> (String, Stored<'a>) {
-    (name.to_owned(), Stored { shape: vec![values.len()], values, order: Order::AsTheyLie })
+fn flat<'a>(name: &str, parts: Vec<&'a [f32]>) -> (String, Stored<'a>) {
+    let shape = vec![parts.iter().map(|part| part.len()).sum()];
+    (name.to_owned(), Stored { shape, values: Values::Parts(parts) })
 }
 
 fn publish(scratch: &Path, path: &Path, directory: &Path) -> Result<()> {

@@ -1,11 +1,7 @@
 //! The drivers of this trainer, and the choice of one.
 
-use crate::cpu::Cpu;
-use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::weights::Weights;
 use serde::Deserialize;
-use std::sync::Arc;
 
 /// The driver of the processor's cores.
 pub const CPU: &str = "cpu";
@@ -46,25 +42,4 @@ pub fn resolve(wanted: &str, devices: Option<&str>) -> Result<String> {
 /// As [`resolve`], for the devices in this process's environment.
 pub fn chosen(wanted: &str) -> Result<String> {
     resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
-}
-
-/// Starts a driver that [`resolve`] accepted, with weights that stay and take an adapter.
-pub fn start(name: &str, weights: &Arc<Weights>) -> Result<Box<dyn Driver>> {
-    match name {
-        CPU => Ok(Box::new(Cpu::new(weights.clone()))),
-        other => Err(unknown(other)),
-    }
-}
-
-/// As [`start`], with weights that all learn: the driver has the only copy.
-pub fn start_owning(name: &str, weights: Weights) -> Result<Box<dyn Driver>> {
-    match name {
-        CPU => Ok(Box::new(Cpu::owning(weights))),
-        other => Err(unknown(other)),
-    }
-}
-
-fn unknown(name: &str) -> Error {
-    let what = "this trainer does not have it".to_owned();
-    Error::DriverFailed { driver: name.to_owned(), what }
 }

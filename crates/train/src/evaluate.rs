@@ -4,10 +4,10 @@ use crate::batch::{Batch, Sequence};
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
 use crate::dataset::Example;
-use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Totals};
 use crate::split::Split;
+use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -20,7 +20,7 @@ const TOKENS_AT_ONCE: usize = 1024;
 /// Mean loss over all scored tokens, of which there must be some. One group of sequences is in
 /// memory at a time.
 pub fn loss(
-    driver: &mut dyn Driver,
+    executor: &mut Executor,
     data: &Split,
     length_max: usize,
     totals: &mut Totals,
@@ -32,7 +32,7 @@ pub fn loss(
     for (index, group) in groups.iter().enumerate() {
         let read = group.clone().map(|index| data.sequence(index, length_max));
         let batch = Batch::pack(&read.collect::<Result<Vec<Sequence>>>()?, length_max);
-        let loss = totals.time(|| driver.loss(&batch))?;
+        let loss = totals.time(|| executor.loss(&batch))?;
         if !loss.is_finite() {
             let what = format!("the loss of batch {} of {}", index + 1, groups.len());
             return Err(Error::NotFinite { what });

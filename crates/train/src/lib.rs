@@ -5,13 +5,13 @@
 //! [`special`] tokens and chat [`template`], and [`tokens`] turn text into numbers, which lie in
 //! [`split`]s on disk; [`configuration`] reads every key of a model's description into an
 //! [`architecture`]; [`weights`] holds values under their [`names`], or [`initial`] draws them;
-//! [`trainable`] is what learns of them, all or a [`lora`] adapter; a [`driver`], one of
-//! [`drivers`], computes losses and gradients ([`cpu`], which composes [`blocks`] as the
-//! architecture says), with matrices of integers where a [`precision`] asks for them; [`memory`]
-//! says what a run will take; [`training`] drives the [`optimiser`] over the batches of a
-//! [`sampler`] and writes [`checkpoint`]s ([`stored`] is their files); [`evaluate`] and [`score`]
-//! judge and [`export`] hands over; a [`report`] is a page on a run, with its losses as a [`curve`]
-//! and [`samples`] of what it changed.
+//! what learns of them is all, or a [`lora`] adapter; [`steps`] computes losses, gradients and
+//! updates as tasks on the execution tier, whose kernels compose [`blocks`] as the architecture says
+//! ([`cpu`], the one of [`drivers`] so far) and end in the [`optimiser`], with matrices of integers
+//! where a [`precision`] asks for them; [`memory`] says what a run will take; [`training`] takes
+//! steps over the batches of a [`sampler`] and writes [`checkpoint`]s of what is [`trainable`]
+//! ([`stored`] is their files); [`evaluate`] and [`score`] judge and [`export`] hands over; a
+//! [`report`] is a page on a run, with its losses as a [`curve`] and [`samples`] of what it changed.
 //! [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
@@ -26,7 +26,6 @@ pub mod cpu;
 pub mod curve;
 pub mod dataset;
 pub mod digest;
-pub mod driver;
 pub mod drivers;
 pub mod error;
 pub mod evaluate;
@@ -50,6 +49,7 @@ pub mod saves;
 pub mod score;
 pub mod special;
 pub mod split;
+pub mod steps;
 pub mod stored;
 pub mod template;
 pub mod tiny;

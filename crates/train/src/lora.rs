@@ -27,6 +27,11 @@ use std::path::Path;
 pub const TENSORS_FILE: &str = "adapter_model.safetensors";
 pub const CONFIG_FILE: &str = "adapter_config.json";
 
+/// Rows that one thread takes at least.
+const ROWS_AT_ONCE: usize = 16;
+/// Values that a thread copies at once.
+const PIECE: usize = 1 << 15;
+
 /// What an adapter changes, and by how much.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
@@ -167,30 +172,48 @@ impl Adapter {
         self.layers[layer].each_ref()
     }
 
+    /// Where the values of one layer lie.
+    pub fn place(&self, layer: usize) -> Range<usize> {
+        let groups = &self.layers[layer];
+        let start = groups[0].a.start;
+        let slots = groups.iter().flat_map(|group| &group.slots);
+        start..slots.fold(start, |end, slot| end.max(slot.b.end))
+    }
+
+    /// The same matrices with other values, or with none where they lie elsewhere.
+    pub fn with_values(&self, values: Vec<f32>) -> Self {
+        let Self { rank, alpha, rslora, family, .. } = *self;
+        Self { rank, alpha, values, rslora, family, layers: self.layers.clone() }
+    }
+
     /// The groups of one layer as updates of its matrices: those of `qkv`, `output`, `up` and
-    /// `down`, none where nothing is adapted. `gradient` is laid out as the values.
+    /// `down`, none where nothing is adapted. `values` are those of the layer, and `gradient` is
+    /// laid out as they are.
     pub fn low_rank<'a>(
         &'a self,
         layer: usize,
+        values: &'a [f32],
         gradient: &'a mut [f32],
     ) -> [Option<LowRank<'a>>; 4] {
         let mut rest = gradient;
-        let mut next = 0;
+        let first = self.place(layer).start;
+        let own = move |range: &Range<usize>| &values[range.start - first..range.end - first];
+        let mut next = first;
         let mut take = |range: &Range<usize>| {
             let (_, after) = std::mem::take(&mut rest).split_at_mut(range.start - next);
-            let (own, after) = after.split_at_mut(range.len());
+            let (taken, after) = after.split_at_mut(range.len());
             (rest, next) = (after, range.end);
-            own
+            taken
         };
         self.groups(layer).map(|group| {
             let a_gradient = take(&group.a);
             let updates = group.slots.iter().map(|slot| Update {
                 first_row: slot.first_row,
-                b: &self.values[slot.b.clone()],
+                b: own(&slot.b),
                 b_gradient: take(&slot.b),
             });
             let updates: Vec<_> = updates.collect();
-            let a = &self.values[group.a.clone()];
+            let a = own(&group.a);
             let (rank, scale) = (self.rank, self.scale());
             (!updates.is_empty()).then_some(LowRank { rank, scale, a, a_gradient, updates })
         })
@@ -219,38 +242,52 @@ impl Adapter {
         })
     }
 
-    /// `merged = base + scale B A` for one layer.
-    pub fn merge_layer(&self, index: usize, base: &Layer, merged: &mut Layer) {
+    /// `merged = base + scale B A` for one layer, with its `values`.
+    pub fn merge_layer(&self, index: usize, values: &[f32], base: &Layer, merged: &mut Layer) {
+        let first = self.place(index).start;
+        let own = |range: &Range<usize>| &values[range.start - first..range.end - first];
         for group in self.groups(index) {
             let base = &base.part(group.part).weight;
-            self.merge_group(group, base, &mut merged.part_mut(group.part).weight);
+            self.merge_group(group, own, base, &mut merged.part_mut(group.part).weight);
         }
     }
 
-    fn merge_group(&self, group: &Group, base: &[f32], merged: &mut [f32]) {
-        let (inputs, scale) = (group.inputs, self.scale());
-        let (mut done, mut factors) = (0, vec![0.0; self.rank]);
+    fn merge_group<'v>(
+        &self,
+        group: &Group,
+        own: impl Fn(&Range<usize>) -> &'v [f32],
+        base: &[f32],
+        merged: &mut [f32],
+    ) {
+        let (inputs, scale, rank) = (group.inputs, self.scale(), self.rank);
+        let mut done = 0;
         for slot in &group.slots {
             let start = slot.first_row * inputs;
-            merged[done..start].copy_from_slice(&base[done..start]);
+            copy(&base[done..start], &mut merged[done..start]);
             done = start + slot.outputs * inputs;
-            let a = &self.values[slot.a.clone()];
-            let rows = merged[start..done].chunks_exact_mut(inputs);
-            let rows = rows.zip(base[start..done].chunks_exact(inputs));
-            let b = self.values[slot.b.clone()].chunks_exact(self.rank);
-            for ((merged, base), b) in rows.zip(b) {
-                factors.iter_mut().zip(b).for_each(|(factor, b)| *factor = scale * b);
-                add_scaled_rows(base, a, &factors, merged);
-            }
+            let a = own(&slot.a);
+            let rows = merged[start..done].par_chunks_exact_mut(inputs);
+            let rows = rows.zip(base[start..done].par_chunks_exact(inputs));
+            let rows = rows.zip(own(&slot.b).par_chunks_exact(rank));
+            let rows = rows.with_min_len(ROWS_AT_ONCE);
+            rows.for_each_init(
+                || vec![0.0; rank],
+                |factors, ((merged, base), b)| {
+                    factors.iter_mut().zip(b).for_each(|(factor, b)| *factor = scale * b);
+                    add_scaled_rows(base, a, factors, merged);
+                },
+            );
         }
-        merged[done..].copy_from_slice(&base[done..]);
+        copy(&base[done..], &mut merged[done..]);
     }
 
     /// The weights with this adapter worked in.
     pub fn merged(&self, base: &Parameters) -> Parameters {
         let mut merged = base.clone();
         let layers = merged.layers.par_iter_mut().zip(&base.layers).enumerate();
-        layers.for_each(|(index, (merged, base))| self.merge_layer(index, base, merged));
+        layers.for_each(|(index, (merged, base))| {
+            self.merge_layer(index, &self.values[self.place(index)], base, merged);
+        });
         merged
     }
 
@@ -352,6 +389,11 @@ impl Adapter {
         }
         Ok(adapter)
     }
+}
+
+fn copy(from: &[f32], to: &mut [f32]) {
+    let pieces = to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE));
+    pieces.for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 impl Settings {

@@ -4,15 +4,15 @@
 //! layers keep for their backward is what the blocks here keep, value by value: the planner's
 //! formulas are those of kernels that keep other things, in two bytes a value.
 
-use crate::architecture::{Architecture, HeadWeight, PostNorms};
+use crate::architecture::{Architecture, HeadWeight};
 use crate::blocks::mlp::Gate;
-use crate::cpu::model::HEAD_ROWS;
-use crate::driver::Recompute;
+use crate::cpu::lengths::{Lengths, VALUE};
 use crate::error::{Error, IoContext, Result};
 use crate::lora::Adapter;
 use crate::names::{Tensor, buffers};
 use crate::sampler::Sampler;
 use crate::split::Split;
+use crate::steps::Recompute;
 use crate::training::{Method, Settings};
 use het_core::Bytes;
 use het_perf::training::{
@@ -20,8 +20,6 @@ use het_perf::training::{
 };
 use std::path::Path;
 
-/// Bytes of a value
-const VALUE: u64 = 4;
 /// What a product copies of its wider operand at most, in values: rows by columns. `faer` takes as
 /// many for caches of 32 MiB, which is what the largest have.
 const PRODUCT_COPY: [usize; 2] = [1 << 14, 512];
@@ -195,52 +193,6 @@ fn transformer(architecture: &Architecture) -> Transformer {
             HeadWeight::Tied => Embeddings::Tied,
             HeadWeight::Own => Embeddings::Untied,
         },
-    }
-}
-
-/// What of a batch decides its memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Lengths {
-    tokens: u64,
-    /// Σ length²
-    squares: u64,
-}
-
-impl Lengths {
-    fn of(lengths: impl Iterator<Item = usize>) -> Self {
-        lengths.fold(Self::default(), |Self { tokens, squares }, length| {
-            let length = length as u64;
-            Self { tokens: tokens + length, squares: squares + length * length }
-        })
-    }
-
-    /// Values of a layer's input.
-    fn input(self, architecture: &Architecture) -> u64 {
-        self.tokens * architecture.hidden as u64
-    }
-
-    /// Values of a layer's tape (`cpu::layer::Tape`).
-    fn layer(self, architecture: &Architecture) -> u64 {
-        let Architecture { hidden, attention, mlp, post_norms, .. } = architecture;
-        let results = if *post_norms == PostNorms::Both { 2 * hidden } else { 0 };
-        let projected = attention.norm.map_or(0, |_| attention.qkv_width());
-        let row = 2 * hidden
-            + results
-            + attention.qkv_width()
-            + projected
-            + attention.q_width()
-            + mlp.up_width();
-        self.tokens * row as u64 + self.squares * attention.heads as u64
-    }
-
-    /// Values of the workspaces of a layer and of the head.
-    fn working(self, architecture: &Architecture) -> u64 {
-        let Architecture { hidden, attention, mlp, vocabulary, .. } = architecture;
-        let residual = 5 * hidden;
-        let mixed = attention.q_width() + attention.qkv_width();
-        let row = residual + mixed + 2 * mlp.feed_forward + mlp.up_width();
-        let logits = if architecture.logit_cap.is_some() { 2 } else { 1 } * vocabulary;
-        self.tokens * row as u64 + (HEAD_ROWS * (logits + 3 * hidden)) as u64
     }
 }
 

@@ -99,16 +99,16 @@ pub struct Slice<'a> {
     pub decays: bool,
 }
 
-/// First and second moments of all slices, one behind the other.
-#[derive(Debug, Clone, PartialEq)]
+/// First and second moments of some slices, one behind the other.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AdamW {
     pub first: Vec<f32>,
     pub second: Vec<f32>,
 }
 
 /// What one step does to every value.
-#[derive(Debug, Clone, Copy)]
-struct Rule {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
     /// What gradients are multiplied by.
     scale: f32,
     rate: f32,
@@ -118,45 +118,55 @@ struct Rule {
     corrections: [f32; 2],
 }
 
+/// One step that is asked for, before the norm of its gradient is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request {
+    pub settings: Settings,
+    /// What gradients are multiplied by before they are cut.
+    pub scale: f32,
+    /// The learning rate.
+    pub rate: f32,
+    /// Counts from 1.
+    pub step: u64,
+}
+
+impl Request {
+    /// What the step does where the gradients have this norm; `None` where it is not finite.
+    pub fn rule(&self, norm: f64) -> Option<Rule> {
+        let Self { settings, scale, rate, step } = *self;
+        let norm = f64::from(scale) * norm;
+        if !norm.is_finite() {
+            return None;
+        }
+        let most = f64::from(settings.max_grad_norm);
+        let cut = if most > 0.0 && norm > most { (most / norm) as f32 } else { 1.0 };
+        let exponent = step.min(i32::MAX as u64) as i32;
+        let betas = [settings.beta1, settings.beta2];
+        Some(Rule {
+            scale: scale * cut,
+            rate,
+            decay: settings.weight_decay,
+            betas,
+            corrections: betas.map(|beta| 1.0 / (1.0 - beta.powi(exponent))),
+        })
+    }
+}
+
 impl AdamW {
     pub fn new(length: usize) -> Self {
         Self { first: vec![0.0; length], second: vec![0.0; length] }
     }
 
-    /// One update at a learning rate of `rate`; `step` counts from 1. Gradients are multiplied by
-    /// `scale` first and then cut. Returns whether all values are finite afterwards; where the
-    /// gradients are not, nothing is changed.
-    pub fn update(
-        &mut self,
-        settings: &Settings,
-        slices: Vec<Slice<'_>>,
-        scale: f32,
-        rate: f32,
-        step: u64,
-    ) -> bool {
+    /// One update of all slices. Returns whether all values are finite afterwards.
+    pub fn update(&mut self, rule: &Rule, slices: Vec<Slice<'_>>) -> bool {
+        let (mut first, mut second) = (&mut self.first[..], &mut self.second[..]);
         spend(Work::Optimiser, || {
-            let norm = f64::from(scale) * norm(&slices);
-            if !norm.is_finite() {
-                return false;
-            }
-            let most = f64::from(settings.max_grad_norm);
-            let cut = if most > 0.0 && norm > most { (most / norm) as f32 } else { 1.0 };
-            let exponent = step.min(i32::MAX as u64) as i32;
-            let betas = [settings.beta1, settings.beta2];
-            let rule = Rule {
-                scale: scale * cut,
-                rate,
-                decay: settings.weight_decay,
-                betas,
-                corrections: betas.map(|beta| 1.0 / (1.0 - beta.powi(exponent))),
-            };
-            let (mut first, mut second) = (&mut self.first[..], &mut self.second[..]);
             slices.into_iter().all(|Slice { values, gradient, decays }| {
                 let (own_first, rest_first) = std::mem::take(&mut first).split_at_mut(values.len());
                 let (own_second, rest_second) =
                     std::mem::take(&mut second).split_at_mut(values.len());
                 (first, second) = (rest_first, rest_second);
-                let rule = Rule { decay: if decays { rule.decay } else { 0.0 }, ..rule };
+                let rule = Rule { decay: if decays { rule.decay } else { 0.0 }, ..*rule };
                 let pieces = values.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE));
                 let pieces = pieces.zip(own_first.par_chunks_mut(PIECE));
                 let pieces = pieces.zip(own_second.par_chunks_mut(PIECE));
@@ -169,13 +179,40 @@ impl AdamW {
     }
 }
 
-/// The norm of all gradients, the same for any number of threads.
-fn norm(slices: &[Slice<'_>]) -> f64 {
-    let sums = slices.iter().map(|slice| {
-        let pieces = slice.gradient.par_chunks(PIECE).map(squares);
-        pieces.collect::<Vec<f64>>().iter().sum::<f64>()
-    });
-    sums.sum::<f64>().sqrt()
+/// The norm of all gradients, the same for any number of threads. Each is a list of parts that lie
+/// apart, and counts as if they lay one behind the other.
+pub fn norm(gradients: &[Vec<&[f32]>]) -> f64 {
+    spend(Work::Optimiser, || {
+        let sums = gradients.iter().map(|parts| {
+            let squares = pieces(parts).into_par_iter().map(|piece| match piece.as_slice() {
+                [whole] => squares(whole),
+                parts => squares(&parts.concat()),
+            });
+            squares.collect::<Vec<f64>>().iter().sum::<f64>()
+        });
+        sums.sum::<f64>().sqrt()
+    })
+}
+
+/// Cuts a list of parts into pieces of [`PIECE`] values; those in which a part ends are of several.
+fn pieces<'a>(parts: &[&'a [f32]]) -> Vec<Vec<&'a [f32]>> {
+    let mut pieces: Vec<Vec<&[f32]>> = Vec::new();
+    let mut room = 0;
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty() {
+            if room == 0 {
+                pieces.push(Vec::new());
+                room = PIECE;
+            }
+            let (own, after) = rest.split_at(rest.len().min(room));
+            if let Some(piece) = pieces.last_mut() {
+                piece.push(own);
+            }
+            (rest, room) = (after, room - own.len());
+        }
+    }
+    pieces
 }
 
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
@@ -227,6 +264,18 @@ mod tests {
         vec![Slice { values, gradient, decays: true }]
     }
 
+    /// The first step at a rate of 0.1; `None` where the gradient has no norm.
+    fn first_step(
+        adam: &mut AdamW,
+        settings: Settings,
+        scale: f32,
+        slices: Vec<Slice<'_>>,
+    ) -> Option<bool> {
+        let gradients: Vec<_> = slices.iter().map(|slice| vec![slice.gradient]).collect();
+        let request = Request { settings, scale, rate: 0.1, step: 1 };
+        Some(adam.update(&request.rule(norm(&gradients))?, slices))
+    }
+
     #[test]
     fn rates_rise_and_come_down_as_their_schedules_say() {
         let rates = |schedule| {
@@ -249,8 +298,9 @@ mod tests {
         let (mut values, mut adam) = (vec![3.0, -2.0], AdamW::new(2));
         for step in 1..=600 {
             let gradient: Vec<f32> = values.iter().map(|v| 2.0 * v).collect();
-            let slices = slice(&mut values, &gradient);
-            assert!(adam.update(&Settings::default(), slices, 1.0, 0.02, step));
+            let request = Request { settings: Settings::default(), scale: 1.0, rate: 0.02, step };
+            let rule = request.rule(norm(&[vec![&gradient[..]]])).expect("it is finite");
+            assert!(adam.update(&rule, slice(&mut values, &gradient)));
         }
         assert!(values.iter().all(|v| v.abs() < 0.05), "{values:?}");
     }
@@ -263,7 +313,7 @@ mod tests {
             let (mut one, mut two) = (vec![0.0; 2], vec![0.0]);
             let mut slices = slice(&mut one, gradients[0]);
             slices.extend(slice(&mut two, gradients[1]));
-            assert!(adam.update(&settings, slices, 0.5, 0.1, 1));
+            assert_eq!(first_step(&mut adam, settings, 0.5, slices), Some(true));
             adam.first
         };
         // The norm of (6, 0, 8) / 2 is 5.
@@ -283,15 +333,23 @@ mod tests {
             Slice { values: &mut decays, gradient: &[0.0], decays: true },
             Slice { values: &mut stays, gradient: &[0.0], decays: false },
         ];
-        assert!(AdamW::new(2).update(&settings, slices, 1.0, 0.1, 1));
+        assert_eq!(first_step(&mut AdamW::new(2), settings, 1.0, slices), Some(true));
         assert_eq!((decays[0], stays[0]), (0.95, 1.0));
     }
 
     #[test]
-    fn a_gradient_that_is_no_number_changes_nothing() {
+    fn a_gradient_that_is_no_number_has_no_rule() {
         let (mut values, mut adam) = (vec![1.0, 2.0], AdamW::new(2));
-        let gradient = [f32::NAN, 1.0];
-        assert!(!adam.update(&Settings::default(), slice(&mut values, &gradient), 1.0, 0.1, 1));
-        assert_eq!((values, adam), (vec![1.0, 2.0], AdamW::new(2)));
+        let slices = slice(&mut values, &[f32::NAN, 1.0]);
+        assert_eq!(first_step(&mut adam, Settings::default(), 1.0, slices), None);
+    }
+
+    #[test]
+    fn the_norm_of_parts_is_that_of_the_whole() {
+        let whole: Vec<f32> = (0..3 * PIECE + 77).map(|index| (index as f32).sin()).collect();
+        let (first, rest) = whole.split_at(PIECE / 2 + 3);
+        let (second, third) = rest.split_at(2 * PIECE);
+        let apart = norm(&[vec![first, second, &[], third]]);
+        assert_eq!(apart.to_bits(), norm(&[vec![&whole[..]]]).to_bits());
     }
 }

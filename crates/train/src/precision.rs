@@ -37,9 +37,10 @@ pub fn quantize(
     }
 }
 
-/// What computes, for a report: `int8 products by AVX2, other arithmetic in f32`.
-pub fn arithmetic(parameters: &Parameters) -> String {
-    let matrix = parameters.layers.first().and_then(|layer| layer.qkv.quantized.as_deref());
+/// What computes layers like this one, for a report: `int8 products by AVX2, other arithmetic in
+/// f32`.
+pub fn arithmetic(layer: Option<&Layer>) -> String {
+    let matrix = layer.and_then(|layer| layer.qkv.quantized.as_deref());
     let Some(matrix) = matrix else {
         return format!("f32 arithmetic, products by {}", instructions());
     };
@@ -52,22 +53,5 @@ pub fn arithmetic(parameters: &Parameters) -> String {
 
 /// Memory of all values.
 pub fn bytes(parameters: &Parameters) -> usize {
-    let outer = &parameters.outer;
-    let quantized = |matrix: &Option<Arc<Matrix>>| matrix.as_deref().map_or(0, Matrix::bytes);
-    let pair = |pair: &Pair| {
-        size_of_val(&*pair.weight) + size_of_val(&*pair.bias) + quantized(&pair.quantized)
-    };
-    let around = size_of_val(&*outer.embedding)
-        + size_of_val(&*outer.positions)
-        + size_of_val(&*outer.head)
-        + pair(&outer.norm)
-        + quantized(&outer.quantized_embedding)
-        + quantized(&outer.quantized_head);
-    let layers = parameters.layers.iter().flat_map(|layer| {
-        let Layer { attention_norm, qkv, query_norm, key_norm, output, .. } = layer;
-        let Layer { attention_post_norm, mlp_norm, up, down, mlp_post_norm, .. } = layer;
-        let attention = [attention_norm, qkv, query_norm, key_norm, output, attention_post_norm];
-        attention.into_iter().chain([mlp_norm, up, down, mlp_post_norm])
-    });
-    around + layers.map(pair).sum::<usize>()
+    parameters.outer.bytes() + parameters.layers.iter().map(Layer::bytes).sum::<usize>()
 }

@@ -2,8 +2,8 @@
 
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
-use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
+use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
 use serde::{Deserialize, Serialize};
@@ -95,12 +95,12 @@ fn check(tokens: &[u32], architecture: &Architecture) -> std::result::Result<(),
 }
 
 /// One line at a time, so that a line's figures never depend on its neighbours.
-pub fn score(driver: &mut dyn Driver, path: &Path, lines: &[Line]) -> Result<Vec<Item>> {
+pub fn score(executor: &mut Executor, path: &Path, lines: &[Line]) -> Result<Vec<Item>> {
     let items = lines.iter().map(|Line { number, tokens }| {
         let scored = vec![true; tokens.len()];
         let sequence = Sequence { tokens: tokens.clone(), scored };
         let batch = Batch::pack([&sequence], tokens.len());
-        let loss = driver.loss(&batch)? / batch.rows.len() as f64;
+        let loss = executor.loss(&batch)? / batch.rows.len() as f64;
         if !loss.is_finite() {
             let what = format!("the loss of line {number} of `{}`", path.display());
             return Err(Error::NotFinite { what });

@@ -5,7 +5,6 @@ use crate::hub::f32_bytes;
 use crate::weights::transposed;
 use crate::whole;
 use serde_json::{Map, Value as Json, json};
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -13,29 +12,42 @@ use std::path::Path;
 /// The longest header that the format allows.
 const HEADER_MAX: u64 = 100_000_000;
 
-/// A tensor to be written: `values` are its own, or those of its transpose.
+/// A tensor to be written.
 #[derive(Debug)]
 pub struct Stored<'a> {
     pub shape: Vec<usize>,
-    pub values: &'a [f32],
-    pub order: Order,
+    pub values: Values<'a>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    AsTheyLie,
-    /// The file has columns where the values have rows.
-    Transposed,
+#[derive(Debug)]
+pub enum Values<'a> {
+    /// Parts that are written one behind the other.
+    Parts(Vec<&'a [f32]>),
+    /// Those of the transpose: the file has columns where the values have rows.
+    OfTranspose(&'a [f32]),
+}
+
+impl Values<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Parts(parts) => parts.iter().map(|part| size_of_val(*part)).sum(),
+            Self::OfTranspose(values) => size_of_val(*values),
+        }
+    }
 }
 
 impl Stored<'_> {
-    fn bytes(&self) -> Cow<'_, [u8]> {
-        match self.order {
-            Order::AsTheyLie if cfg!(target_endian = "little") => {
-                Cow::Borrowed(bytemuck::cast_slice(self.values))
+    fn write(&self, file: &mut impl Write) -> std::io::Result<()> {
+        match &self.values {
+            Values::Parts(parts) => {
+                parts.iter().try_for_each(|part| match cfg!(target_endian = "little") {
+                    true => file.write_all(bytemuck::cast_slice::<f32, u8>(part)),
+                    false => file.write_all(&f32_bytes(part)),
+                })
             }
-            Order::AsTheyLie => Cow::Owned(f32_bytes(self.values)),
-            Order::Transposed => Cow::Owned(f32_bytes(&transposed(self.values, self.shape[0]))),
+            Values::OfTranspose(values) => {
+                file.write_all(&f32_bytes(&transposed(values, self.shape[0])))
+            }
         }
     }
 }
@@ -45,7 +57,7 @@ pub fn write(path: &Path, tensors: &[(String, Stored<'_>)]) -> Result<()> {
     let (mut header, mut end) = (Map::new(), 0);
     for (name, Stored { shape, values, .. }) in tensors {
         let start = end;
-        end += size_of_val(*values);
+        end += values.bytes();
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]});
         header.insert(name.clone(), entry);
     }
@@ -57,7 +69,7 @@ pub fn write(path: &Path, tensors: &[(String, Stored<'_>)]) -> Result<()> {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         for (_, tensor) in tensors {
-            file.write_all(&tensor.bytes())?;
+            tensor.write(&mut file)?;
         }
         file.flush()
     })
@@ -105,22 +117,30 @@ impl<'a> StoredFile<'a> {
 
     /// Fills `values` with a tensor of as many f32.
     pub fn read(&mut self, name: &str, values: &mut [f32]) -> Result<()> {
+        self.read_parts(name, &mut [values])
+    }
+
+    /// Fills parts, one behind the other, with a tensor of as many f32 as they have together.
+    pub fn read_parts(&mut self, name: &str, parts: &mut [&mut [f32]]) -> Result<()> {
         let wrong = |what: String| bad_weights(self.path, what);
         let Some(tensor) = self.header.get(name) else {
             return Err(wrong(format!("it has no `{name}`")));
         };
         let place = |end: usize| tensor["data_offsets"][end].as_u64();
-        let (start, wanted) = (place(0), size_of_val(values) as u64);
+        let count: usize = parts.iter().map(|part| part.len()).sum();
+        let (start, wanted) = (place(0), (count * size_of::<f32>()) as u64);
         let length = start.zip(place(1)).and_then(|(start, end)| end.checked_sub(start));
         if tensor["dtype"] != "F32" || length != Some(wanted) {
-            return Err(wrong(format!("`{name}` is not {} numbers of type F32", values.len())));
+            return Err(wrong(format!("`{name}` is not {count} numbers of type F32")));
         }
         let at = self.values_at.saturating_add(start.unwrap_or_default());
         self.file.seek(SeekFrom::Start(at)).at("read", self.path)?;
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-        self.file.read_exact(bytes).at("read", self.path)?;
-        if cfg!(target_endian = "big") {
-            bytes.chunks_exact_mut(4).for_each(<[u8]>::reverse);
+        for part in parts {
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut::<f32, u8>(part);
+            self.file.read_exact(bytes).at("read", self.path)?;
+            if cfg!(target_endian = "big") {
+                bytes.chunks_exact_mut(4).for_each(<[u8]>::reverse);
+            }
         }
         Ok(())
     }
@@ -130,8 +150,8 @@ impl<'a> StoredFile<'a> {
 mod tests {
     use super::*;
 
-    fn stored(shape: [usize; 2], values: &[f32], order: Order) -> Stored<'_> {
-        Stored { shape: shape.to_vec(), values, order }
+    fn parts<'a>(parts: &[&'a [f32]]) -> Values<'a> {
+        Values::Parts(parts.to_vec())
     }
 
     #[test]
@@ -140,13 +160,19 @@ mod tests {
         let path = directory.path().join("file.safetensors");
         let values = [1.0, -2.5, 3.0, f32::MIN_POSITIVE, 5.0, 6.0];
         let tensors = vec![
-            ("a".to_owned(), stored([2, 3], &values, Order::AsTheyLie)),
-            ("b".to_owned(), stored([2, 3], &values, Order::Transposed)),
+            ("a", Stored { shape: vec![2, 3], values: parts(&[&values[..1], &values[1..]]) }),
+            ("b", Stored { shape: vec![2, 3], values: Values::OfTranspose(&values) }),
         ];
+        let tensors = tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor));
+        let tensors: Vec<_> = tensors.collect();
         write(&path, &tensors).expect("written");
         let mut file = StoredFile::open(&path).expect("it opens");
         let mut found = [0.0; 6];
         file.read("a", &mut found).expect("it is there");
+        assert_eq!(found, values);
+        let (first, rest) = found.split_at_mut(4);
+        first.fill(0.0);
+        file.read_parts("a", &mut [first, rest]).expect("it is there");
         assert_eq!(found, values);
         // The values have three rows of two; the file has two of three.
         file.read("b", &mut found).expect("it is there");
@@ -160,7 +186,7 @@ mod tests {
     fn a_file_that_was_cut_is_refused_with_its_length() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file.safetensors");
-        let tensor = stored([1, 4], &[1.0; 4], Order::AsTheyLie);
+        let tensor = Stored { shape: vec![1, 4], values: parts(&[&[1.0; 4]]) };
         write(&path, &[("a".to_owned(), tensor)]).expect("written");
         let whole = std::fs::read(&path).expect("it is there");
         for length in [0, 5, 12, whole.len() - 1] {

@@ -6,15 +6,15 @@
 use crate::architecture::Architecture;
 use crate::checkpoint::{self, State};
 use crate::curve::Curve;
-use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::lora;
 use crate::notice::Notice;
-use crate::optimiser::{self, AdamW};
+use crate::optimiser::{self, Request};
 use crate::progress::{Pace, Progress, Totals};
 use crate::sampler::{Packing, Sampler, Shape};
 use crate::saves::{SaveClock, Saves};
 use crate::split::Split;
+use crate::steps::{Executor, Step};
 use crate::trainable::Trainable;
 use het_wire::quantity::duration_text;
 use serde::Serialize;
@@ -72,8 +72,8 @@ pub struct Prompts {
 
 impl Prompts {
     /// What the model writes now; nothing, and why, where it writes nothing: no run fails for that.
-    fn answers(&self, driver: &mut dyn Driver, say: Say<'_>) -> Vec<Vec<u32>> {
-        driver.generate(&self.prompts, self.end, self.new_max).unwrap_or_else(|error| {
+    fn answers(&self, executor: &mut Executor, say: Say<'_>) -> Vec<Vec<u32>> {
+        executor.generate(&self.prompts, self.end, self.new_max).unwrap_or_else(|error| {
             say(&format!("no samples: {error}"));
             Vec::new()
         })
@@ -102,13 +102,13 @@ pub fn run(
     places: &Places,
     trainable: Trainable<'_>,
     data: &Split,
-    driver: &mut dyn Driver,
+    executor: &mut Executor,
     notice: &Notice,
     progress: &mut Progress,
     say: Say<'_>,
 ) -> Result<Outcome> {
-    let before = places.prompts.answers(driver, say);
-    let mut trainer = Trainer::start(settings, places, trainable, data, driver)?;
+    let before = places.prompts.answers(executor, say);
+    let mut trainer = Trainer::start(settings, places, trainable, data, executor)?;
     if trainer.state.step > 0 {
         say(&format!("resumed at step {}", trainer.state.step));
         progress.message(&format!("resumed at step {}", trainer.state.step));
@@ -118,17 +118,17 @@ pub fn run(
     let mut clock = SaveClock::start(places.saves);
     let pace = Pace::start(trainer.state.step, trainer.state.totals);
     while trainer.state.step < settings.steps {
-        loss = trainer.step(driver)?;
+        loss = trainer.step(executor)?;
         let step = trainer.state.step;
         trainer.report(loss, &pace, progress, say);
         if let Some(reason) = notice.reason() {
-            let path = trainer.save(places, driver)?;
+            let path = trainer.save(places, executor)?;
             report_checkpoint(progress, step, &path);
             return Ok(Outcome::Saved { path, reason });
         }
         if clock.is_due(step) {
             let began = Instant::now();
-            match trainer.save(places, driver) {
+            match trainer.save(places, executor) {
                 Ok(path) => report_checkpoint(progress, step, &path),
                 // The state in memory is whole, so training goes on and the next save may work.
                 Err(error) => {
@@ -141,12 +141,12 @@ pub fn run(
             clock.saved(began);
         }
     }
-    let Trainer { mut trainable, state, moments, .. } = trainer;
-    drop(moments);
-    trainable.begin_step(driver)?;
-    let after = places.prompts.answers(driver, say);
+    let Trainer { trainable, state, .. } = trainer;
+    executor.end_training()?;
+    executor.use_adapter()?;
+    let after = places.prompts.answers(executor, say);
     std::fs::create_dir_all(&places.output).at("create", &places.output)?;
-    trainable.finish(driver, &places.output)?;
+    trainable.finish(executor, &places.output)?;
     let State { totals, losses, .. } = state;
     Ok(Outcome::Finished { last_loss: loss, totals, losses, answers: [before, after] })
 }
@@ -232,7 +232,6 @@ fn report_checkpoint(progress: &mut Progress, step: u64, path: &std::path::Path)
 struct Trainer<'a> {
     settings: &'a Settings,
     trainable: Trainable<'a>,
-    moments: AdamW,
     state: State,
     sampler: Sampler<'a>,
 }
@@ -241,15 +240,14 @@ impl<'a> Trainer<'a> {
     fn start(
         settings: &'a Settings,
         places: &Places,
-        mut trainable: Trainable<'a>,
+        trainable: Trainable<'a>,
         data: &'a Split,
-        driver: &mut dyn Driver,
+        executor: &mut Executor,
     ) -> Result<Self> {
         checkpoint::remove_unfinished(&places.checkpoints);
-        let mut moments = AdamW::new(trainable.count());
         let run = identity(settings, places);
         let state = match &places.resume {
-            Some(path) => checkpoint::load(path, &run, &mut trainable, driver, &mut moments)?,
+            Some(path) => checkpoint::load(path, &run, &trainable, executor)?,
             None => {
                 let (totals, losses) = Default::default();
                 State { step: 0, epoch: 0, position: 0, totals, losses, run }
@@ -257,13 +255,13 @@ impl<'a> Trainer<'a> {
         };
         let State { epoch, position, .. } = state;
         let sampler = Sampler::at(data, settings.seq, settings.seed, epoch, position);
-        Ok(Self { settings, trainable, moments, state, sampler })
+        Ok(Self { settings, trainable, state, sampler })
     }
 
     /// One update; returns the mean loss over its scored tokens.
-    fn step(&mut self, driver: &mut dyn Driver) -> Result<f64> {
+    fn step(&mut self, executor: &mut Executor) -> Result<f64> {
         let mut totals = self.state.totals;
-        let loss = totals.time(|| self.update(driver))?;
+        let loss = totals.time(|| self.update(executor))?;
         let Totals { samples, tokens, .. } = self.state.totals;
         self.state.totals = Totals { samples, tokens, ..totals };
         self.state.step += 1;
@@ -287,36 +285,33 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    fn update(&mut self, driver: &mut dyn Driver) -> Result<f64> {
+    fn update(&mut self, executor: &mut Executor) -> Result<f64> {
         let step = self.state.step + 1;
-        self.trainable.begin_step(driver)?;
-        let (mut loss, mut scored) = (0.0, 0);
+        executor.begin_step()?;
+        let mut scored = 0;
         for _ in 0..self.settings.accumulate {
             let batch = self.sampler.next_batch(self.settings.shape())?;
-            loss += self.trainable.add_gradients(driver, &batch)?;
+            executor.add_gradients(&batch)?;
             scored += batch.rows.len();
             self.state.totals.samples += batch.sequences() as u64;
             self.state.totals.tokens += batch.tokens.len() as u64;
         }
         (self.state.epoch, self.state.position) = (self.sampler.epoch, self.sampler.position);
-        let mean = loss / scored as f64;
-        if !mean.is_finite() {
-            return Err(Error::Diverged { step });
-        }
-        let Settings { optimiser, steps, .. } = self.settings;
-        let slices = self.trainable.slices(driver);
-        let (scale, rate) = (1.0 / scored as f32, optimiser.rate(step, *steps));
+        let Settings { optimiser: settings, steps, .. } = *self.settings;
+        let (scale, rate) = (1.0 / scored as f32, settings.rate(step, steps));
         // The loss of this step says nothing of the values that follow from its gradient.
-        match self.moments.update(optimiser, slices, scale, rate, step) {
+        let Step { loss, is_finite } = executor.update(Request { settings, scale, rate, step })?;
+        let mean = loss / scored as f64;
+        match mean.is_finite() && is_finite {
             true => Ok(mean),
             false => Err(Error::Diverged { step }),
         }
     }
 
-    fn save(&self, places: &Places, driver: &mut dyn Driver) -> Result<PathBuf> {
+    fn save(&self, places: &Places, executor: &mut Executor) -> Result<PathBuf> {
         std::fs::create_dir_all(&places.checkpoints).at("create", &places.checkpoints)?;
-        let Self { state, trainable, moments, .. } = self;
-        checkpoint::save(&places.checkpoints, state, trainable, driver, moments)
+        let Self { state, trainable, .. } = self;
+        checkpoint::save(&places.checkpoints, state, trainable, executor)
     }
 }
 

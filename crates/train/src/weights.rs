@@ -109,7 +109,29 @@ impl Pair {
     pub fn norm_gradient(&mut self) -> norm::Gradient<'_> {
         norm::Gradient { weight: &mut self.weight, bias: &mut self.bias }
     }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.weight) + size_of_val(&*self.bias) + matrix_bytes(&self.quantized)
+    }
 }
+
+fn matrix_bytes(matrix: &Option<Arc<Matrix>>) -> usize {
+    matrix.as_deref().map_or(0, Matrix::bytes)
+}
+
+/// Places of a layer, in the order of its buffers.
+const PARTS: [Part; 10] = [
+    Part::AttentionNorm,
+    Part::Qkv,
+    Part::QueryNorm,
+    Part::KeyNorm,
+    Part::Output,
+    Part::AttentionPostNorm,
+    Part::MlpNorm,
+    Part::Up,
+    Part::Down,
+    Part::MlpPostNorm,
+];
 
 impl Layer {
     pub fn part(&self, part: Part) -> &Pair {
@@ -140,6 +162,28 @@ impl Layer {
             (Part::Down, &mut self.down),
             (Part::MlpPostNorm, &mut self.mlp_post_norm),
         ]
+    }
+
+    /// Every buffer that the layer has, always in the same order.
+    pub fn buffers(&self) -> impl Iterator<Item = (Part, Kind, &[f32])> {
+        let all = PARTS.into_iter().flat_map(|part| {
+            let pair = self.part(part);
+            [(part, Kind::Weight, &*pair.weight), (part, Kind::Bias, &*pair.bias)]
+        });
+        all.filter(|(.., values)| !values.is_empty())
+    }
+
+    /// The same to change them.
+    pub fn buffers_mut(&mut self) -> Vec<(Part, Kind, &mut Vec<f32>)> {
+        let all = self.pairs_mut().into_iter().flat_map(|(part, Pair { weight, bias, .. })| {
+            [(part, Kind::Weight, weight), (part, Kind::Bias, bias)]
+        });
+        all.filter(|(.., values)| !values.is_empty()).collect()
+    }
+
+    /// Memory of all values.
+    pub fn bytes(&self) -> usize {
+        PARTS.into_iter().map(|part| self.part(part).bytes()).sum()
     }
 
     pub fn part_mut(&mut self, part: Part) -> &mut Pair {
@@ -206,28 +250,6 @@ impl Parameters {
         })
     }
 
-    /// Every buffer that the model has, always in the same order.
-    pub fn buffers_mut(&mut self) -> Vec<(Site, Kind, &mut Vec<f32>)> {
-        // What computes on integers is made of these, and learns nothing.
-        let Outer { embedding, positions, norm, head, .. } = Arc::make_mut(&mut self.outer);
-        let mut all = vec![
-            (Site::Embedding, Kind::Weight, embedding),
-            (Site::Positions, Kind::Weight, positions),
-            (Site::Head, Kind::Weight, head),
-            (Site::Norm, Kind::Weight, &mut norm.weight),
-            (Site::Norm, Kind::Bias, &mut norm.bias),
-        ];
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            all.extend(layer.pairs_mut().into_iter().flat_map(|(part, pair)| {
-                let site = Site::Layer(index, part);
-                let Pair { weight, bias, .. } = pair;
-                [(site, Kind::Weight, weight), (site, Kind::Bias, bias)]
-            }));
-        }
-        all.retain(|(_, _, values)| !values.is_empty());
-        all
-    }
-
     /// Every tensor with its values, in the order of [`buffers`].
     pub fn tensors(&self, architecture: &Architecture) -> Vec<(Tensor, &[f32])> {
         let mut all = Vec::new();
@@ -258,6 +280,38 @@ impl Weights {
 }
 
 impl Outer {
+    /// Every buffer that the model has around its layers, always in the same order.
+    pub fn buffers(&self) -> impl Iterator<Item = (Site, Kind, &[f32])> {
+        let Self { embedding, positions, norm, head, .. } = self;
+        let all: [(Site, Kind, &[f32]); 5] = [
+            (Site::Embedding, Kind::Weight, embedding),
+            (Site::Positions, Kind::Weight, positions),
+            (Site::Head, Kind::Weight, head),
+            (Site::Norm, Kind::Weight, &norm.weight),
+            (Site::Norm, Kind::Bias, &norm.bias),
+        ];
+        all.into_iter().filter(|(.., values)| !values.is_empty())
+    }
+
+    /// The same to change them. What computes on integers is made of these, and learns nothing.
+    pub fn buffers_mut(&mut self) -> Vec<(Site, Kind, &mut Vec<f32>)> {
+        let Self { embedding, positions, norm, head, .. } = self;
+        let all = [
+            (Site::Embedding, Kind::Weight, embedding),
+            (Site::Positions, Kind::Weight, positions),
+            (Site::Head, Kind::Weight, head),
+            (Site::Norm, Kind::Weight, &mut norm.weight),
+            (Site::Norm, Kind::Bias, &mut norm.bias),
+        ];
+        all.into_iter().filter(|(.., values)| !values.is_empty()).collect()
+    }
+
+    /// Memory of all values.
+    pub fn bytes(&self) -> usize {
+        let buffers: usize = self.buffers().map(|(.., values)| size_of_val(values)).sum();
+        buffers + matrix_bytes(&self.quantized_embedding) + matrix_bytes(&self.quantized_head)
+    }
+
     /// The weight of the head: its own, or the embedding.
     pub fn head(&self) -> Weight<'_> {
         if self.head.is_empty() && self.quantized_head.is_none() {

@@ -6,14 +6,13 @@
 use het_train::architecture::Architecture;
 use het_train::batch::{Batch, Sequence};
 use het_train::blocks::quantized::{Format, Instructions};
-use het_train::cpu::Cpu;
 use het_train::cpu::generate::generate;
 use het_train::cpu::model::Model;
-use het_train::driver::{Driver, Recompute};
 use het_train::hub::f32_bytes;
 use het_train::lora::Adapter;
 use het_train::names::{Tensor, buffers};
-use het_train::optimiser::{AdamW, Settings, Slice};
+use het_train::optimiser::{AdamW, Request, Settings, Slice, norm};
+use het_train::steps::{Executor, Recompute};
 use het_train::weights::{Parameters, Source, Weights, transposed};
 use het_train::{export, precision, tiny};
 use safetensors::Dtype;
@@ -143,6 +142,34 @@ fn scored(tokens: &[u32]) -> Sequence {
     Sequence { tokens: tokens.to_vec(), scored: vec![true; tokens.len()] }
 }
 
+fn learning(weights: &Weights) -> Executor {
+    Executor::learning(weights.clone()).expect("it starts")
+}
+
+fn adapting(weights: Weights, adapter: &Adapter) -> Executor {
+    Executor::adapting(&Arc::new(weights), adapter).expect("it starts")
+}
+
+/// Loss and gradient of batches in one step.
+fn full<'a>(
+    executor: &mut Executor,
+    batches: impl IntoIterator<Item = &'a Batch>,
+) -> (f64, Parameters) {
+    executor.begin_step().expect("it begins");
+    for batch in batches {
+        executor.add_gradients(batch).expect("a valid batch");
+    }
+    let loss = executor.step_loss().expect("it is computed");
+    (loss, executor.full_gradient().expect("it is computed"))
+}
+
+fn low_rank(executor: &mut Executor, batch: &Batch) -> (f64, Vec<f32>) {
+    executor.begin_step().expect("it begins");
+    executor.add_gradients(batch).expect("a valid batch");
+    let loss = executor.step_loss().expect("it is computed");
+    (loss, executor.adapter_gradient().expect("it is computed"))
+}
+
 /// A gradient in the shape that the file has.
 fn as_stored(tensor: &Tensor, values: &[f32], weights: &Weights) -> Vec<f32> {
     match tensor.name.is_transposed(weights.architecture.family) {
@@ -156,8 +183,8 @@ fn logits_and_losses_are_those_of_transformers() {
     for (name, case) in cases() {
         let weights = Arc::new(load(&name, &case, &case.config, 1));
         let batch = batch(&case);
-        let mut cpu = Cpu::new(weights.clone());
-        let logits = cpu.logits(&batch).expect("a valid batch");
+        let mut executor = Executor::frozen(&weights).expect("it starts");
+        let logits = executor.logits(&batch).expect("a valid batch");
         let width = weights.architecture.vocabulary;
         for (sequence, rows) in case.logits.iter().enumerate() {
             for (row, expected) in rows {
@@ -168,7 +195,7 @@ fn logits_and_losses_are_those_of_transformers() {
                 assert!(worst < TOLERANCE, "{name}, sequence {sequence}, row {row}: {worst}");
             }
         }
-        let loss = cpu.loss(&batch).expect("a valid batch") / batch.rows.len() as f64;
+        let loss = executor.loss(&batch).expect("a valid batch") / batch.rows.len() as f64;
         assert!((loss - case.loss).abs() < TOLERANCE, "{name}: {loss}, not {}", case.loss);
     }
 }
@@ -180,7 +207,8 @@ fn integers_come_near_in_every_family() {
         let exact = load(&name, &case, &case.config, 1);
         let batch = batch(&case);
         let logits = |weights: &Weights| {
-            Cpu::new(Arc::new(weights.clone())).logits(&batch).expect("a valid batch")
+            let mut executor = Executor::frozen(&Arc::new(weights.clone())).expect("it starts");
+            executor.logits(&batch).expect("a valid batch")
         };
         let size = |values: &mut dyn Iterator<Item = f32>| {
             values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
@@ -201,11 +229,9 @@ fn integers_come_near_in_every_family() {
 #[test]
 fn gradients_of_all_tensors_are_those_of_transformers() {
     for (name, case) in cases() {
-        let weights = Arc::new(load(&name, &case, &case.config, 1));
+        let weights = load(&name, &case, &case.config, 1);
         let batch = batch(&case);
-        let mut gradient = Parameters::zeros(&weights.architecture);
-        let mut cpu = Cpu::new(weights.clone());
-        cpu.full_gradients(&batch, &mut gradient).expect("a valid batch");
+        let (_, gradient) = full(&mut learning(&weights), [&batch]);
         // Some have no gradient but rounding: shifting all keys alike changes no probability.
         let total = case.gradients.values().map(|g| g.norm.powi(2)).sum::<f64>().sqrt();
         let floor = ROUNDING * total;
@@ -240,15 +266,11 @@ fn gradients_of_an_adapter_follow_from_those_of_the_matrices() {
         let values = adapter.values.iter_mut().enumerate();
         values.for_each(|(index, value)| *value += 0.02 * (index as f32 * 1.3).sin());
         let batch = batch(&case);
-        let mut cpu = Cpu::new(Arc::new(base.clone()));
-        cpu.use_adapter(&adapter).expect("it fits");
-        let mut found = vec![0.0; adapter.values.len()];
-        let loss = cpu.gradients(&adapter, &batch, &mut found).expect("a valid batch");
+        let mut executor = adapting(base.clone(), &adapter);
+        let (loss, found) = low_rank(&mut executor, &batch);
         let parameters = adapter.merged(&base.parameters);
         let merged = Weights { parameters, ..base };
-        let mut full = Parameters::zeros(&architecture);
-        let mut cpu = Cpu::new(Arc::new(merged));
-        let same = cpu.full_gradients(&batch, &mut full).expect("a valid batch");
+        let (same, full) = full(&mut learning(&merged), [&batch]);
         assert!((loss - same).abs() < 1e-4 * loss, "{name}: {loss}, not {same}");
         for layer in 0..architecture.layers.len() {
             for group in adapter.groups(layer) {
@@ -301,28 +323,29 @@ fn compare_curve(name: &str, expected: &[f64], mut step: impl FnMut(u64) -> f64)
     }
 }
 
-/// One step as `families.py` makes it, where everything decays.
+/// One step as `families.py` makes it.
+fn request(scored: f32, step: u64) -> Request {
+    Request { settings: Settings::default(), scale: 1.0 / scored, rate: RATE, step }
+}
+
+/// One where everything decays.
 fn update(moments: &mut AdamW, values: &mut [f32], gradient: &[f32], scored: f32, step: u64) {
-    let slices = vec![Slice { values, gradient, decays: true }];
-    assert!(moments.update(&Settings::default(), slices, 1.0 / scored, RATE, step));
+    let rule = request(scored, step).rule(norm(&[vec![gradient]])).expect("it is finite");
+    assert!(moments.update(&rule, vec![Slice { values, gradient, decays: true }]));
 }
 
 #[test]
 fn layers_that_are_computed_again_give_the_same_bits() {
     for (name, case) in cases() {
-        let weights = Arc::new(load(&name, &case, &case.config, 1));
-        let (architecture, batch) = (&weights.architecture, batch(&case));
-        let adapter = Adapter::random(architecture, RANK, ALPHA, 3);
+        let weights = load(&name, &case, &case.config, 1);
+        let batch = batch(&case);
+        let adapter = Adapter::random(&weights.architecture, RANK, ALPHA, 3);
         let computed = |recompute| {
-            let mut cpu = Cpu::new(weights.clone());
-            cpu.set_recompute(recompute);
-            let mut full = Parameters::zeros(architecture);
-            let mut low_rank = vec![0.0; adapter.values.len()];
-            let losses = [
-                cpu.full_gradients(&batch, &mut full).expect("a valid batch"),
-                cpu.gradients(&adapter, &batch, &mut low_rank).expect("a valid batch"),
-            ];
-            (losses, full, low_rank)
+            let mut all = learning(&weights);
+            let mut beside = adapting(weights.clone(), &adapter);
+            all.set_recompute(recompute);
+            beside.set_recompute(recompute);
+            (full(&mut all, [&batch]), low_rank(&mut beside, &batch))
         };
         assert_eq!(computed(Recompute::Nothing), computed(Recompute::Layers), "{name}");
     }
@@ -332,19 +355,13 @@ fn layers_that_are_computed_again_give_the_same_bits() {
 #[test]
 fn packed_sequences_learn_as_they_do_alone() {
     for (name, case) in cases() {
-        let weights = Arc::new(load(&name, &case, &case.config, 1));
+        let weights = load(&name, &case, &case.config, 1);
         let sequences = case.tokens.iter();
         let sequences: Vec<Sequence> = sequences.map(|tokens| scored(tokens)).collect();
-        let mut cpu = Cpu::new(weights.clone());
-        let mut packed = Parameters::zeros(&weights.architecture);
-        let batch = Batch::pack(&sequences, usize::MAX);
-        let together = cpu.full_gradients(&batch, &mut packed).expect("a valid batch");
-        let mut one_by_one = Parameters::zeros(&weights.architecture);
-        let alone = sequences.iter().map(|sequence| {
-            let batch = Batch::pack([sequence], usize::MAX);
-            cpu.full_gradients(&batch, &mut one_by_one).expect("a valid batch")
-        });
-        let alone: f64 = alone.sum();
+        let mut executor = learning(&weights);
+        let (together, packed) = full(&mut executor, [&Batch::pack(&sequences, usize::MAX)]);
+        let alone = sequences.iter().map(|sequence| Batch::pack([sequence], usize::MAX));
+        let (alone, one_by_one) = full(&mut executor, &alone.collect::<Vec<_>>());
         assert!((together - alone).abs() < 1e-5 * alone, "{name}: {together}, not {alone}");
         let (found, wanted) = (
             packed.tensors(&weights.architecture).into_iter(),
@@ -371,9 +388,7 @@ fn full_training_goes_as_with_transformers() {
         let mut values = flat(&weights.parameters);
         let mut moments = AdamW::new(values.len());
         compare_curve(&name, &curves.full, |step| {
-            let mut gradient = Parameters::zeros(&architecture);
-            let mut cpu = Cpu::new(Arc::new(weights.clone()));
-            let loss = cpu.full_gradients(&batch, &mut gradient).expect("a valid batch");
+            let (loss, gradient) = full(&mut learning(&weights), [&batch]);
             let scored = batch.rows.len() as f32;
             update(&mut moments, &mut values, &flat(&gradient), scored, step);
             weights.parameters = unflat(&architecture, &values);
@@ -409,14 +424,12 @@ fn training_an_adapter_goes_as_with_transformers() {
                 adapter.values[place].copy_from_slice(&fill(&name, &shape, is_gemma));
             }
         }
-        let mut moments = AdamW::new(adapter.values.len());
-        let (mut cpu, batch) = (Cpu::new(Arc::new(weights)), batch(&case));
+        let (mut executor, batch) = (adapting(weights, &adapter), batch(&case));
         compare_curve(&name, &curves.low_rank, |step| {
-            let mut gradient = vec![0.0; adapter.values.len()];
-            cpu.use_adapter(&adapter).expect("it fits");
-            let loss = cpu.gradients(&adapter, &batch, &mut gradient).expect("a valid batch");
             let scored = batch.rows.len() as f32;
-            update(&mut moments, &mut adapter.values, &gradient, scored, step);
+            let (loss, _) = low_rank(&mut executor, &batch);
+            let step = executor.update(request(scored, step)).expect("it is computed");
+            assert!(step.is_finite);
             loss / f64::from(scored)
         });
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use het_train::batch::{Batch, Sequence};
 use het_train::blocks::attention;
-use het_train::cpu::Cpu;
-use het_train::driver::Driver;
 use het_train::lora::Adapter;
-use het_train::optimiser::{AdamW, Settings, Slice};
+use het_train::optimiser::{Request, Settings};
+use het_train::steps::{Executor, Step};
 use het_train::tiny;
 use het_train::weights::Weights;
 
@@ -131,19 +130,20 @@ fn reference_loss(base: &Weights, adapter: &Adapter, batch: &Batch) -> f64 {
 /// Trains the tiny model; `watch` sees step, adapter before the step, its loss and its gradient.
 fn train(mut watch: impl FnMut(u64, &Adapter, &Batch, f64, &[f32])) {
     let base = Arc::new(tiny::weights(7));
-    let mut adapter = Adapter::random(&base.architecture, RANK, ALPHA, 1);
-    let mut moments = AdamW::new(adapter.values.len());
-    let mut driver = Cpu::new(Arc::clone(&base));
+    let adapter = Adapter::random(&base.architecture, RANK, ALPHA, 1);
+    let mut executor = Executor::adapting(&base, &adapter).expect("it starts");
     let settings = Settings { lr: 1e-2, ..Settings::default() };
     for step in 1..=STEPS {
         let batch = batch(5);
-        let mut gradient = vec![0.0; adapter.values.len()];
-        driver.use_adapter(&adapter).expect("same shape");
-        let loss = driver.gradients(&adapter, &batch, &mut gradient).expect("tokens fit");
+        let adapter = executor.adapter().expect("it learns");
+        executor.begin_step().expect("same shape");
+        executor.add_gradients(&batch).expect("tokens fit");
+        let loss = executor.step_loss().expect("it is computed");
+        let gradient = executor.adapter_gradient().expect("it is computed");
         watch(step, &adapter, &batch, loss, &gradient);
-        let (values, scale) = (&mut adapter.values, 1.0 / batch.rows.len() as f32);
-        let slices = vec![Slice { values, gradient: &gradient, decays: true }];
-        assert!(moments.update(&settings, slices, scale, settings.rate(step, STEPS), step));
+        let (scale, rate) = (1.0 / batch.rows.len() as f32, settings.rate(step, STEPS));
+        let step = executor.update(Request { settings, scale, rate, step });
+        assert_eq!(step.expect("it is computed"), Step { loss, is_finite: true });
     }
 }
 

@@ -110,7 +110,8 @@ fn a_resumed_run_writes_the_same_bytes() {
     assert!(resumed.status.success(), "{}", stderr(&resumed));
     assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("parts")));
     let page = fs::read_to_string(scene.path("parts/report.html")).expect("it was written");
-    for part in ["training loss, steps 1 to 8", "<th>before</th>", "<th>after</th>"] {
+    let parts = ["training loss, steps 1 to 8", "<th>before</th>", "<th>after</th>"];
+    for part in parts.into_iter().chain(["<th>tasks</th>", "layer_backward"]) {
         assert!(page.contains(part), "{page}");
     }
     // A run that was killed resumes from its newest periodic checkpoint.

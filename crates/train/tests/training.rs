@@ -3,22 +3,20 @@
 use std::sync::Arc;
 
 use het_train::batch::{Batch, Sequence};
-use het_train::cpu::Cpu;
-use het_train::driver::Driver;
 use het_train::lora::Adapter;
-use het_train::optimiser::{AdamW, Settings, Slice};
+use het_train::optimiser::{Request, Settings};
+use het_train::steps::Executor;
 use het_train::weights::Weights;
 
 #[test]
 fn every_adapter_tensor_learns() {
     let weights = weights();
-    let mut driver = Cpu::new(weights.clone());
-    let mut adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
-    let mut moments = AdamW::new(adapter.values.len());
+    let adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
+    let mut executor = Executor::adapting(&weights, &adapter).expect("it starts");
     for step in 1..=3 {
-        driver.use_adapter(&adapter).expect("the adapter fits");
-        let mut gradient = vec![0.0; adapter.values.len()];
-        driver.gradients(&adapter, &batch(), &mut gradient).expect("the batch is valid");
+        executor.begin_step().expect("the adapter fits");
+        executor.add_gradients(&batch()).expect("the batch is valid");
+        let gradient = executor.adapter_gradient().expect("it is computed");
         for (name, _, place) in adapter.tensors() {
             let largest = gradient[place].iter().fold(0f32, |m, g| m.max(g.abs()));
             // B starts at zero, so A cannot matter before B has moved.
@@ -27,9 +25,9 @@ fn every_adapter_tensor_learns() {
                 false => assert!(largest > 1e-6, "{name} has no gradient at step {step}"),
             }
         }
-        let (values, gradient) = (&mut adapter.values, &gradient[..]);
-        let slices = vec![Slice { values, gradient, decays: true }];
-        assert!(moments.update(&Settings::default(), slices, 1.0, 0.01, step));
+        let settings = Settings::default();
+        let step = executor.update(Request { settings, scale: 1.0, rate: 0.01, step });
+        assert!(step.expect("it is computed").is_finite);
     }
 }
 
@@ -39,9 +37,7 @@ fn the_loss_curve_equals_float64_pytorch() {
     let fixture: serde_json::Value = serde_json::from_str(fixture).expect("the fixture is JSON");
     let expected: Vec<f64> =
         fixture["losses"].as_array().expect("a list").iter().filter_map(|v| v.as_f64()).collect();
-    let weights = weights();
-    let mut driver = Cpu::new(weights.clone());
-    let curve = curve(&mut driver, expected.len() as u64);
+    let curve = curve(expected.len() as u64);
     for (step, (ours, exact)) in curve.iter().zip(&expected).enumerate() {
         let error = (ours - exact).abs() / exact;
         assert!(error < 1e-4, "step {}: {ours}, not {exact}", step + 1);
@@ -50,8 +46,9 @@ fn the_loss_curve_equals_float64_pytorch() {
 }
 
 /// Losses of the run that `reference/loss_curve.py` makes in float64.
-fn curve(driver: &mut dyn Driver, steps: u64) -> Vec<f64> {
-    let mut adapter = Adapter::zeros(&weights().architecture, 4, 8.0);
+fn curve(steps: u64) -> Vec<f64> {
+    let weights = weights();
+    let mut adapter = Adapter::zeros(&weights.architecture, 4, 8.0);
     for (name, shape, place) in adapter.tensors().collect::<Vec<_>>() {
         if name.contains("lora_A") {
             for (index, value) in adapter.values[place].iter_mut().enumerate() {
@@ -59,18 +56,18 @@ fn curve(driver: &mut dyn Driver, steps: u64) -> Vec<f64> {
             }
         }
     }
-    let mut moments = AdamW::new(adapter.values.len());
+    let mut executor = Executor::adapting(&weights, &adapter).expect("it starts");
     let settings = Settings { lr: 0.01, ..Settings::default() };
     let batch = batch();
     let steps = (1..=steps).map(|step| {
-        driver.use_adapter(&adapter).expect("the adapter fits");
-        let mut gradient = vec![0.0; adapter.values.len()];
-        let loss = driver.gradients(&adapter, &batch, &mut gradient).expect("the batch is valid");
+        executor.begin_step().expect("the adapter fits");
+        executor.add_gradients(&batch).expect("the batch is valid");
         let scored = batch.rows.len() as f32;
-        let slices = vec![Slice { values: &mut adapter.values, gradient: &gradient, decays: true }];
-        let rate = settings.rate(step, steps);
-        assert!(moments.update(&settings, slices, 1.0 / scored, rate, step));
-        loss / f64::from(scored)
+        let (scale, rate) = (1.0 / scored, settings.rate(step, steps));
+        let step = executor.update(Request { settings, scale, rate, step });
+        let step = step.expect("it is computed");
+        assert!(step.is_finite);
+        step.loss / f64::from(scored)
     });
     steps.collect()
 }
@@ -78,12 +75,12 @@ fn curve(driver: &mut dyn Driver, steps: u64) -> Vec<f64> {
 #[test]
 fn a_loss_without_gradients_is_the_same_loss() {
     let weights = weights();
-    let mut driver = Cpu::new(weights.clone());
     let adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
-    driver.use_adapter(&adapter).expect("the adapter fits");
-    let mut gradient = vec![0.0; adapter.values.len()];
-    let with = driver.gradients(&adapter, &batch(), &mut gradient).expect("a valid batch");
-    assert_eq!(with, driver.loss(&batch()).expect("a valid batch"));
+    let mut executor = Executor::adapting(&weights, &adapter).expect("it starts");
+    executor.begin_step().expect("the adapter fits");
+    executor.add_gradients(&batch()).expect("a valid batch");
+    let with = executor.step_loss().expect("it is computed");
+    assert_eq!(with, executor.loss(&batch()).expect("a valid batch"));
 }
 
 fn weights() -> Arc<Weights> {

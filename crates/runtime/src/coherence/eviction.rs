@@ -4,19 +4,37 @@ use crate::{Access, Action, HandleId, MemoryId, Nanos};
 
 use super::{Coherence, NONE, bit};
 
-/// A memory: what of it is taken, and its places that may be evicted, by last use.
-#[derive(Debug, Clone)]
-pub(super) struct Room {
-    pub capacity: u64,
-    pub used: u64,
-    /// Least recently used, by index of the place.
+/// Whether dropping a copy loses its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listed {
+    /// There are others, at least one of which nobody overwrites.
+    Redundant,
+    /// It has to be written back first.
+    Sole,
+}
+
+/// Places by last use; ends are their indices.
+#[derive(Debug, Clone, Copy)]
+struct List {
     oldest: u32,
     newest: u32,
 }
 
+/// A memory: what of it is taken, and its places that may be evicted.
+#[derive(Debug, Clone)]
+pub(super) struct Room {
+    pub capacity: u64,
+    pub used: u64,
+    lists: [List; 2],
+}
+
 impl Room {
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, used: 0, oldest: NONE, newest: NONE }
+        Self { capacity, used: 0, lists: [List { oldest: NONE, newest: NONE }; 2] }
+    }
+
+    fn list(&mut self, which: Listed) -> &mut List {
+        &mut self.lists[which as usize]
     }
 
     fn fits(&self, bytes: u64) -> bool {
@@ -38,11 +56,11 @@ impl Coherence {
         spared: &[Access],
         actions: &mut Vec<Action>,
     ) -> bool {
-        let mut place = self.rooms[memory.row()].oldest;
+        let mut place = self.rooms[memory.row()].list(Listed::Redundant).oldest;
         while !self.rooms[memory.row()].fits(bytes) && place != NONE {
             let handle = self.handle_at(place);
             place = self.places[place as usize].next;
-            if !uses(spared, handle) && self.is_redundant(handle, memory) {
+            if !uses(spared, handle) {
                 self.evict(handle, memory, actions);
             }
         }
@@ -76,22 +94,25 @@ impl Coherence {
     ) -> bool {
         let row = memory.row();
         let mut leaving = self.leaving_bytes(memory);
-        let mut place = self.rooms[row].oldest;
-        while place != NONE && !self.rooms[row].fits(bytes.saturating_sub(leaving)) {
-            let handle = self.handle_at(place);
-            place = self.places[place as usize].next;
-            if uses(own, handle) || uses(spared, handle) {
-                continue;
-            }
-            if self.is_redundant(handle, memory) {
-                self.evict(handle, memory, actions);
-            } else if let Some(to) = self
-                .refuge(handle, memory, now)
-                .or_else(|| self.cleared_refuge(handle, memory, actions))
-            {
-                self.traffic.evictions += 1;
-                leaving += self.bytes(handle);
-                self.write_back(handle, (memory, to), now, actions);
+        for which in [Listed::Redundant, Listed::Sole] {
+            let mut place = self.rooms[row].list(which).oldest;
+            while place != NONE && !self.rooms[row].fits(bytes.saturating_sub(leaving)) {
+                let handle = self.handle_at(place);
+                place = self.places[place as usize].next;
+                if uses(own, handle) || uses(spared, handle) {
+                    continue;
+                }
+                if which == Listed::Redundant {
+                    self.evict(handle, memory, actions);
+                } else if !self.data[handle.index()].is_stuck
+                    && let Some(to) = self
+                        .refuge(handle, memory, now)
+                        .or_else(|| self.cleared_refuge(handle, memory, actions))
+                {
+                    self.traffic.evictions += 1;
+                    leaving += self.bytes(handle);
+                    self.write_back(handle, (memory, to), now, actions);
+                }
             }
         }
         self.rooms[row].fits(bytes.saturating_sub(leaving))
@@ -110,6 +131,7 @@ impl Coherence {
         self.traffic.evictions += 1;
         self.data[handle.index()].valid &= !bit(memory);
         self.settle(handle, memory, actions);
+        self.relist(handle);
     }
 
     /// Bytes of places that nobody uses and that are free once they are written back.
@@ -162,34 +184,69 @@ impl Coherence {
 
     /// Makes it the one that was used last among those that may be evicted.
     pub(super) fn list(&mut self, handle: HandleId, memory: MemoryId) {
-        if self.rooms[memory.row()].is_unlimited() || self.place(handle, memory).listed {
+        if self.rooms[memory.row()].is_unlimited() || self.place(handle, memory).listed.is_some() {
             return;
         }
+        let which = match self.is_redundant(handle, memory) {
+            true => Listed::Redundant,
+            false => Listed::Sole,
+        };
         let index = self.index(handle, memory) as u32;
-        let room = &mut self.rooms[memory.row()];
-        let before = std::mem::replace(&mut room.newest, index);
+        let list = self.rooms[memory.row()].list(which);
+        let before = std::mem::replace(&mut list.newest, index);
         match before {
-            NONE => room.oldest = index,
+            NONE => list.oldest = index,
             before => self.places[before as usize].next = index,
         }
         let place = &mut self.places[index as usize];
-        (place.listed, place.previous, place.next) = (true, before, NONE);
+        (place.listed, place.previous, place.next) = (Some(which), before, NONE);
     }
 
     pub(super) fn unlist(&mut self, handle: HandleId, memory: MemoryId) {
         let place = self.place_mut(handle, memory);
-        if !std::mem::replace(&mut place.listed, false) {
-            return;
-        }
+        let Some(which) = place.listed.take() else { return };
         let (before, after) = (place.previous, place.next);
         match before {
-            NONE => self.rooms[memory.row()].oldest = after,
+            NONE => self.rooms[memory.row()].list(which).oldest = after,
             before => self.places[before as usize].next = after,
         }
         match after {
-            NONE => self.rooms[memory.row()].newest = before,
+            NONE => self.rooms[memory.row()].list(which).newest = before,
             after => self.places[after as usize].previous = before,
         }
+    }
+
+    /// Its copies may have become redundant, or no longer be so: whatever changes which of them are
+    /// valid or written ends with this.
+    pub(super) fn relist(&mut self, handle: HandleId) {
+        for memory in self.machine.memory_ids() {
+            let Some(listed) = self.place(handle, memory).listed else { continue };
+            if (listed == Listed::Redundant) != self.is_redundant(handle, memory) {
+                self.unlist(handle, memory);
+                self.list(handle, memory);
+            }
+        }
+    }
+
+    /// Breaks where a list has what another should have.
+    pub(super) fn check_lists(&self) {
+        let mut listed = 0;
+        for (row, room) in self.rooms.iter().enumerate() {
+            let memory = MemoryId(row as u16);
+            for which in [Listed::Redundant, Listed::Sole] {
+                let mut place = room.lists[which as usize].oldest;
+                while place != NONE {
+                    let handle = self.handle_at(place);
+                    let is_redundant = self.is_redundant(handle, memory);
+                    assert_eq!(self.places[place as usize].listed, Some(which));
+                    assert_eq!(which == Listed::Redundant, is_redundant, "{handle:?} {memory:?}");
+                    place = self.places[place as usize].next;
+                    listed += 1;
+                }
+            }
+        }
+        let all = self.places.iter().filter(|place| place.listed.is_some()).count();
+        assert_eq!(all, listed, "what is listed is in a list");
     }
 }
 

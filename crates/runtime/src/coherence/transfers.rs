@@ -26,6 +26,15 @@ struct Transfer {
     waiters: SmallVec<[Waiter; 2]>,
 }
 
+/// A copy that was not made, and the tasks that were to read it.
+#[derive(Debug)]
+pub(crate) struct FailedCopy {
+    pub handle: HandleId,
+    pub from: MemoryId,
+    pub to: MemoryId,
+    pub starved: Vec<TaskId>,
+}
+
 #[derive(Debug, Clone, Default)]
 struct Slot {
     generation: u32,
@@ -79,6 +88,12 @@ impl Transfers {
     pub fn leaving(&self, from: MemoryId) -> impl Iterator<Item = HandleId> + '_ {
         let transfers = self.slots.iter().filter_map(|slot| slot.transfer.as_ref());
         transfers.filter(move |transfer| transfer.from == from).map(|transfer| transfer.handle)
+    }
+
+    pub fn order(&self, id: TransferId) -> Option<CopyOrder> {
+        let slot = self.slots.get(id.index()).filter(|slot| slot.generation == id.generation);
+        let Transfer { handle, from, to, .. } = *slot?.transfer.as_ref()?;
+        Some(CopyOrder { transfer: id, handle, from, to, bytes: 0 })
     }
 
     pub fn expected_end(&self, row: u32) -> Option<Nanos> {
@@ -161,17 +176,55 @@ impl Coherence {
         (ready, actions): (&mut Vec<TaskId>, &mut Vec<Action>),
     ) {
         let Some(transfer) = self.transfers.remove(id) else { return };
-        let Transfer { handle, from, to, epoch, mut waiters, .. } = transfer;
-        // A writer may have begun at the source meanwhile: nobody who needs the old content can
-        // have waited for it then.
-        let is_current =
-            self.data[handle.index()].epoch == epoch && self.place(handle, from).writers == 0;
-        self.place_mut(handle, from).pins -= 1;
-        self.place_mut(handle, to).incoming = NONE;
+        let Transfer { handle, from, to, .. } = transfer;
+        let is_current = self.let_go(&transfer);
         if is_current {
             self.data[handle.index()].valid |= bit(to);
             self.leave(handle, from);
+            self.relist(handle);
         }
+        self.go_on(transfer, is_current, now, (ready, actions));
+    }
+
+    /// A copy could not be made. What waited until nothing arrives any more is added to `ready`.
+    pub(crate) fn copy_failed(
+        &mut self,
+        id: TransferId,
+        now: Nanos,
+        (ready, actions): (&mut Vec<TaskId>, &mut Vec<Action>),
+    ) -> Option<FailedCopy> {
+        let mut transfer = self.transfers.remove(id)?;
+        let Transfer { handle, from, to, .. } = transfer;
+        let is_current = self.let_go(&transfer);
+        let mut starved = Vec::new();
+        if is_current {
+            self.data[handle.index()].is_stuck = true;
+            let readers = transfer.waiters.iter().filter(|waiter| waiter.reads);
+            starved.extend(readers.map(|waiter| waiter.task));
+            transfer.waiters.retain(|waiter| !waiter.reads);
+        }
+        self.go_on(transfer, is_current, now, (ready, actions));
+        Some(FailedCopy { handle, from, to, starved })
+    }
+
+    /// Neither end is used by the transfer any more. Whether it had the content that there is: a
+    /// writer may have begun at the source meanwhile. Nobody who needs the old content can have
+    /// waited for it then.
+    fn let_go(&mut self, transfer: &Transfer) -> bool {
+        let Transfer { handle, from, to, epoch, .. } = *transfer;
+        self.place_mut(handle, from).pins -= 1;
+        self.place_mut(handle, to).incoming = NONE;
+        self.data[handle.index()].epoch == epoch && self.place(handle, from).writers == 0
+    }
+
+    fn go_on(
+        &mut self,
+        transfer: Transfer,
+        is_current: bool,
+        now: Nanos,
+        (ready, actions): (&mut Vec<TaskId>, &mut Vec<Action>),
+    ) {
+        let Transfer { handle, from, to, mut waiters, .. } = transfer;
         self.place_mut(handle, from).leaving = false;
         self.settle(handle, from, actions);
         let reads = waiters.iter().any(|waiter| waiter.reads);

@@ -3,20 +3,44 @@
 
 use std::collections::BTreeSet;
 
-use crate::coherence::Outcome;
-use crate::{Action, DeviceId, HandleId, MemoryId, Stage, TaskId};
+use crate::coherence::{FailedCopy, Outcome};
+use crate::{Action, DeviceId, HandleId, MemoryId, Stage, TaskId, TransferId};
 
 use super::Coordinator;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    Device(DeviceId),
-    Memory(MemoryId),
+    Device {
+        device: DeviceId,
+        reason: String,
+    },
+    Memory {
+        memory: MemoryId,
+        reason: String,
+    },
     /// A kernel, by name, and what it said.
     Kernel {
         kernel: String,
         reason: String,
     },
+    /// A copy, and what was said.
+    Copy {
+        handle: HandleId,
+        from: MemoryId,
+        to: MemoryId,
+        reason: String,
+    },
+}
+
+/// The tasks that a fault hit.
+#[derive(Debug, Default)]
+struct Hit {
+    /// They had begun and run again.
+    again: Vec<TaskId>,
+    /// They ran and failed.
+    failed: Vec<TaskId>,
+    /// They have not begun and can't get what they read.
+    starved: Vec<TaskId>,
 }
 
 /// What a fault took.
@@ -52,19 +76,43 @@ impl Coordinator {
             node.is_cancelled = true;
         }
         let cause = Cause::Kernel { kernel, reason };
-        self.settle_loss(cause, (Vec::new(), vec![task]), lost, actions);
+        self.settle_loss(cause, Hit { failed: vec![task], ..Hit::default() }, lost, actions);
         self.finish(task, None, actions);
     }
 
-    pub(super) fn device_lost(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
+    pub(super) fn copy_failed(
+        &mut self,
+        transfer: TransferId,
+        reason: String,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let failed = self.data.copy_failed(transfer, self.now, (&mut arrived, actions));
+        self.arrived = self.launch_arrived(arrived, actions);
+        let Some(FailedCopy { handle, from, to, starved }) = failed else { return };
+        let cause = Cause::Copy { handle, from, to, reason };
+        if starved.is_empty() {
+            let (again, cancelled, lost) = Default::default();
+            self.losses.push(Loss { cause, again, cancelled, lost });
+            return;
+        }
+        self.settle_loss(cause, Hit { starved, ..Hit::default() }, BTreeSet::new(), actions);
+    }
+
+    pub(super) fn device_lost(
+        &mut self,
+        device: DeviceId,
+        reason: String,
+        actions: &mut Vec<Action>,
+    ) {
         if device.row() >= self.streams.len() || self.streams[device.row()].is_lost {
             return;
         }
         let (again, back, lost) = self.take_from(device, actions);
-        let left = self.view().devices();
-        self.alive = left.fold(0, |bits, left| bits | 1 << self.machine.class_of(left).0);
+        self.count_devices();
         self.reoffer(back);
-        self.settle_loss(Cause::Device(device), (again, Vec::new()), lost, actions);
+        let hit = Hit { again, ..Hit::default() };
+        self.settle_loss(Cause::Device { device, reason }, hit, lost, actions);
     }
 
     /// What it was doing, what is ready again, and handles that have no valid copy any more.
@@ -93,7 +141,12 @@ impl Coordinator {
         (again, back, lost)
     }
 
-    pub(super) fn memory_lost(&mut self, memory: MemoryId, actions: &mut Vec<Action>) {
+    pub(super) fn memory_lost(
+        &mut self,
+        memory: MemoryId,
+        reason: String,
+        actions: &mut Vec<Action>,
+    ) {
         if memory.row() >= self.machine.memories().len() {
             return;
         }
@@ -118,9 +171,11 @@ impl Coordinator {
                 self.uncommit(device, place, (&mut back, actions));
             }
         }
+        self.count_devices();
         lost.retain(|handle| !self.data.has_content(*handle));
         self.reoffer(back);
-        self.settle_loss(Cause::Memory(memory), (again, Vec::new()), lost, actions);
+        let hit = Hit { again, ..Hit::default() };
+        self.settle_loss(Cause::Memory { memory, reason }, hit, lost, actions);
     }
 
     fn reoffer(&mut self, mut back: Vec<TaskId>) {
@@ -140,14 +195,16 @@ impl Coordinator {
     fn settle_loss(
         &mut self,
         cause: Cause,
-        (again, mut cancelled): (Vec<TaskId>, Vec<TaskId>),
+        Hit { again, failed, starved }: Hit,
         mut lost: BTreeSet<HandleId>,
         actions: &mut Vec<Action>,
     ) {
+        let mut cancelled = [&failed[..], &starved].concat();
         let concerned: Vec<TaskId> = match cancelled.as_slice() {
             [] => self.graph.tasks().map(|(id, _)| id).collect(),
-            failed => self.graph.reachable(failed),
+            hit => self.graph.reachable(hit),
         };
+        cancelled.truncate(failed.len());
         let nodes = concerned.into_iter().filter_map(|id| Some((self.graph.get(id)?.sequence, id)));
         let mut tasks: Vec<(u64, TaskId)> = nodes.collect();
         tasks.sort_unstable();
@@ -158,9 +215,12 @@ impl Coordinator {
                 continue;
             }
             let reads = node.accesses.iter().filter(|access| access.mode.reads());
-            let can_run = node.stage == Stage::Launched || node.classes & self.alive != 0;
-            let is_cancelled =
-                !can_run || reads.into_iter().any(|read| lost.contains(&read.handle));
+            let view = self.view();
+            let can_run = node.stage == Stage::Launched
+                || view.devices().any(|device| view.can_run(node, device));
+            let is_cancelled = !can_run
+                || starved.contains(&id)
+                || reads.into_iter().any(|read| lost.contains(&read.handle));
             for access in node.accesses.iter().filter(|access| access.mode.writes()) {
                 match is_cancelled {
                     true => lost.insert(access.handle),

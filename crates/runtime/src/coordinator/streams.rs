@@ -62,14 +62,27 @@ impl Coordinator {
     fn next_of(&mut self, device: DeviceId) -> Option<TaskId> {
         let row = device.row();
         if let Some(task) = self.streams[row].blocked.take()
-            && self.graph.get(task).is_some_and(|node| !node.is_cancelled)
+            && let Some(node) = self.graph.get_mut(task).filter(|node| !node.is_cancelled)
         {
-            return Some(task);
+            let priority = node.priority;
+            if !self.has_more_urgent(device, priority) {
+                return Some(task);
+            }
+            if let Some(node) = self.graph.get_mut(task) {
+                node.stage = Stage::Ready;
+            }
+            self.offer(task, None);
         }
-        while let Some(task) = self.streams[row].following.pop_front() {
+        while let Some(task) = self.streams[row].following.front().copied() {
             // One that is ready by now was offered to the scheduler.
             let node = self.graph.get(task);
-            if node.is_some_and(|node| node.stage == Stage::Waiting && !node.is_cancelled) {
+            let node = node.filter(|node| node.stage == Stage::Waiting && !node.is_cancelled);
+            let priority = node.map(|node| node.priority);
+            if priority.is_some_and(|priority| self.has_more_urgent(device, priority)) {
+                break;
+            }
+            self.streams[row].following.pop_front();
+            if priority.is_some() {
                 return Some(task);
             }
         }
@@ -81,6 +94,12 @@ impl Coordinator {
                 return Some(task);
             }
         }
+    }
+
+    /// Whether the scheduler has a task for the device that has to be before one of this priority.
+    fn has_more_urgent(&mut self, device: DeviceId, priority: i32) -> bool {
+        let (scheduler, view) = self.parts();
+        scheduler.next_priority(&view, device) > Some(priority)
     }
 
     /// Whether there is memory for the task; it takes its place in the stream then.
@@ -157,7 +176,7 @@ impl Coordinator {
             let others = (0..classes as u16)
                 .map(crate::ClassId)
                 .filter(|class| *class != own && node.classes >> class.0 & 1 == 1);
-            node.classes >> own.0 & 1 == 1
+            self.view().can_run(node, device)
                 && others.map(mean).all(|other| mean(own) <= other.map(|other| other + wake))
         };
         let successors: smallvec::SmallVec<[TaskId; 8]> = match self.graph.successors(task).nth(1) {

@@ -3,7 +3,7 @@
 //! A device is a thread. Where there are several memories, which is so in tests and on machines
 //! that bind memory to sockets, one more thread copies between them.
 
-mod lane;
+pub(super) mod lane;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,8 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::{
-    Access, Completion, CopyOrder, Driver, HandleId, Launch, Machine, MemoryId, Mode, Nanos, Wait,
+    Access, Completion, CopyOrder, DeviceId, Driver, HandleId, Launch, Machine, MemoryId, Mode,
+    Nanos, Wait,
 };
+
+use crate::machine::Interval;
 
 use lane::{Lane, Reports};
 
@@ -30,15 +33,24 @@ pub type Code<B> = Box<dyn Fn(&Arguments<'_, B>) -> Result<(), String> + Send + 
 /// The buffers of a memory, by row of the handle.
 type Buffers<B> = RwLock<Vec<Arc<RwLock<B>>>>;
 
-struct Shared<B> {
+pub(super) struct Shared<B> {
     kernels: Vec<Code<B>>,
     memories: Vec<Buffers<B>>,
     began: Instant,
-    reports: Reports,
+    pub reports: Reports,
 }
 
 impl<B: Buffer> Shared<B> {
-    fn buffer(&self, handle: HandleId, memory: MemoryId) -> Arc<RwLock<B>> {
+    pub fn new(kernels: Vec<Code<B>>, memories: usize) -> Self {
+        Self {
+            kernels,
+            memories: (0..memories).map(|_| Buffers::default()).collect(),
+            began: Instant::now(),
+            reports: Reports::default(),
+        }
+    }
+
+    pub fn buffer(&self, handle: HandleId, memory: MemoryId) -> Arc<RwLock<B>> {
         let buffers = &self.memories[memory.row()];
         if let Some(buffer) = read(buffers).get(handle.row()) {
             return Arc::clone(buffer);
@@ -50,17 +62,17 @@ impl<B: Buffer> Shared<B> {
         Arc::clone(&buffers[handle.row()])
     }
 
-    fn now(&self) -> Nanos {
+    pub fn now(&self) -> Nanos {
         self.began.elapsed().as_nanos() as Nanos
     }
 }
 
 /// Of a kernel that panicked the content is undefined, which the coordinator knows.
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -113,12 +125,48 @@ impl<B: Buffer> Arguments<'_, B> {
         Ok(change(&mut write(&buffer)))
     }
 
-    /// The buffer of an access, to be locked for reading or writing by the kernel.
+    /// The buffers of all accesses, for a kernel that computes on several at once.
+    pub fn hold(&self) -> Held<B> {
+        let accesses = self.launch.accesses.iter();
+        let buffer =
+            |access: &Access| (self.shared.buffer(access.handle, self.launch.memory), access.mode);
+        Held { buffers: accesses.map(buffer).collect() }
+    }
+}
+
+/// The buffers of a task's accesses, by their rows.
+#[derive(Debug)]
+pub struct Held<B> {
+    buffers: Vec<(Arc<RwLock<B>>, Mode)>,
+}
+
+impl<B> Held<B> {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.buffers.len()
+    }
+
+    fn buffer(&self, row: usize) -> Result<&(Arc<RwLock<B>>, Mode), String> {
+        self.buffers.get(row).ok_or_else(|| format!("the task has no access {row}"))
+    }
+
+    /// The buffer of an access.
     ///
     /// # Errors
     /// An access that the task does not have.
-    pub fn buffer(&self, row: usize) -> Result<Arc<RwLock<B>>, String> {
-        Ok(self.shared.buffer(self.access(row)?.handle, self.launch.memory))
+    pub fn read(&self, row: usize) -> Result<RwLockReadGuard<'_, B>, String> {
+        Ok(read(&self.buffer(row)?.0))
+    }
+
+    /// The same to change it.
+    ///
+    /// # Errors
+    /// An access that the task does not have, or only reads.
+    pub fn write(&self, row: usize) -> Result<RwLockWriteGuard<'_, B>, String> {
+        match self.buffer(row)? {
+            (_, Mode::Read) => Err(format!("access {row} of the task only reads")),
+            (buffer, _) => Ok(write(buffer)),
+        }
     }
 }
 
@@ -129,7 +177,7 @@ enum Order {
     Copy(CopyOrder),
 }
 
-/// One thread a device of the machine, from when it is made until it is dropped.
+/// One thread a device, from when it is made until it is dropped.
 pub struct Cpu<B: Buffer> {
     shared: Arc<Shared<B>>,
     lanes: Vec<Arc<Lane<Order>>>,
@@ -150,43 +198,63 @@ impl<B: Buffer> Cpu<B> {
     /// Kernels in the order of their ids.
     ///
     /// # Errors
-    /// A thread that the system does not give.
+    /// A thread that the system does not give, and a device whose name no thread can have.
     pub fn new(machine: &Machine, kernels: Vec<Code<B>>) -> std::io::Result<Self> {
+        Self::for_devices(machine, kernels, |_| true)
+    }
+
+    /// The same for some devices of the machine: the others are driven by somebody else.
+    ///
+    /// # Errors
+    /// See [`Cpu::new`].
+    pub(super) fn for_devices(
+        machine: &Machine,
+        kernels: Vec<Code<B>>,
+        is_own: impl Fn(DeviceId) -> bool,
+    ) -> std::io::Result<Self> {
         let devices = machine.devices().len();
         let memories = machine.memories().len();
         let copies = (memories > 1).then_some(devices);
         let lanes = devices + usize::from(copies.is_some());
-        let shared = Arc::new(Shared {
-            kernels,
-            memories: (0..memories).map(|_| Buffers::default()).collect(),
-            began: Instant::now(),
-            reports: Reports::default(),
-        });
         let mut one = Self {
-            shared,
+            shared: Arc::new(Shared::new(kernels, memories)),
             lanes: (0..lanes).map(|_| Arc::default()).collect(),
             orders: (0..lanes).map(|_| Vec::new()).collect(),
             copies,
             threads: Vec::new(),
         };
         for (row, lane) in one.lanes.iter().enumerate() {
+            if row < devices && !is_own(DeviceId(row as u16)) {
+                continue;
+            }
             let (lane, shared) = (Arc::clone(lane), Arc::clone(&one.shared));
             let name = match machine.devices().get(row) {
                 Some(device) => device.name.clone(),
                 None => "copies".to_owned(),
             };
+            if name.contains('\0') {
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::InvalidInput,
+                    format!("device `{}` has a zero byte in its name", name.escape_default()),
+                ));
+            }
+            let served = Arc::clone(&lane);
             let thread = std::thread::Builder::new().name(name).spawn(move || work(&lane, &shared));
-            one.threads.push(thread?);
-        }
-        for (lane, thread) in one.lanes.iter().zip(&one.threads) {
-            lane.served_by(thread.thread().clone());
+            let thread = thread?;
+            // At once: where the next one fails this one is woken to end.
+            served.served_by(thread.thread().clone());
+            one.threads.push(thread);
         }
         Ok(one)
     }
 
-    /// Puts content into the memory of a handle that no task uses.
-    pub fn put(&self, handle: HandleId, memory: MemoryId, content: B) {
-        *write(&self.shared.buffer(handle, memory)) = content;
+    pub(super) fn shared(&self) -> Arc<Shared<B>> {
+        Arc::clone(&self.shared)
+    }
+
+    /// Puts content into the memory of a handle that no task uses, and returns what was there.
+    pub fn put(&self, handle: HandleId, memory: MemoryId, content: B) -> B {
+        std::mem::replace(&mut *write(&self.shared.buffer(handle, memory)), content)
     }
 
     /// Takes a look at a buffer that no task writes.
@@ -206,18 +274,26 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
                 Order::Run(launch) => {
                     let result = run(&launch, shared);
                     let end = shared.now();
-                    let took = end - std::mem::replace(&mut at, end);
+                    let ran = Interval { start: std::mem::replace(&mut at, end), end };
                     let task = launch.task;
                     reports.push(match result {
-                        Ok(()) => Completion::Ended { task, took },
-                        Err(reason) => Completion::Failed { task, reason },
+                        Ok(()) => Completion::Ended { task, ran },
+                        Err(reason) => Completion::Failed { task, ran, reason },
                     });
                 }
-                Order::Copy(CopyOrder { transfer, handle, from, to, .. }) => {
-                    let content = read(&shared.buffer(handle, from)).clone();
-                    *write(&shared.buffer(handle, to)) = content;
-                    at = shared.now();
-                    reports.push(Completion::Copied(transfer));
+                Order::Copy(copy) => {
+                    let copied = caught(|| {
+                        let content = read(&shared.buffer(copy.handle, copy.from)).clone();
+                        *write(&shared.buffer(copy.handle, copy.to)) = content;
+                        Ok(())
+                    });
+                    let end = shared.now();
+                    let ran = Interval { start: std::mem::replace(&mut at, end), end };
+                    let transfer = copy.transfer;
+                    reports.push(match copied {
+                        Ok(()) => Completion::Copied { transfer, ran },
+                        Err(reason) => Completion::CopyFailed { transfer, reason },
+                    });
                 }
             }
             // Short ones are reported together, others at once.
@@ -230,13 +306,17 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
     }
 }
 
-fn run<B: Buffer>(launch: &Launch, shared: &Shared<B>) -> Result<(), String> {
+pub(super) fn run<B: Buffer>(launch: &Launch, shared: &Shared<B>) -> Result<(), String> {
     let Some(kernel) = shared.kernels.get(launch.kernel.row()) else {
         return Err(format!("the driver has no kernel {}", launch.kernel.row()));
     };
     let arguments = Arguments { launch, shared };
-    let run = catch_unwind(AssertUnwindSafe(|| kernel(&arguments)));
-    run.unwrap_or_else(|panic| {
+    caught(|| kernel(&arguments))
+}
+
+/// A panic of the program's code as an error.
+pub(super) fn caught<R>(run: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         Err(format!("it panicked: {}", text.unwrap_or_else(|| "without a word".to_owned())))
@@ -280,7 +360,7 @@ impl<B: Buffer> Drop for Cpu<B> {
             lane.close();
         }
         for thread in self.threads.drain(..) {
-            // Kernels' panics are caught: there is nothing to hear of.
+            // Panics of the program's code are caught: there is nothing to hear of.
             let _ = thread.join();
         }
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use crate::machine::Reservations;
+use crate::machine::{Interval, Reservations};
 use crate::{
     ClassId, Completion, CopyOrder, DeviceId, Driver, HandleId, KernelId, Launch, Machine,
     MemoryId, Nanos, TaskId, Wait,
@@ -159,7 +159,8 @@ impl Dummy {
 
     /// The memory is lost at this time, with its devices.
     pub fn lose_memory(&mut self, memory: MemoryId, at: Nanos) {
-        self.happens(at, Happening::Reported(Completion::MemoryLost(memory)));
+        let reason = "so it was declared".to_owned();
+        self.happens(at, Happening::Reported(Completion::MemoryLost { memory, reason }));
     }
 
     /// What was done, in the order in which it ended.
@@ -209,12 +210,13 @@ impl Dummy {
                     // What a lost device was doing never ends.
                     let Some((_, since)) = ran else { continue };
                     self.start(device);
-                    return Some(Completion::Ended { task, took: at - since });
+                    let ran = Interval { start: since, end: at };
+                    return Some(Completion::Ended { task, ran });
                 }
                 Happening::Reported(completion) => {
                     match &completion {
-                        Completion::DeviceLost(device) => self.lose(*device),
-                        Completion::MemoryLost(memory) => {
+                        Completion::DeviceLost { device, .. } => self.lose(*device),
+                        Completion::MemoryLost { memory, .. } => {
                             let machine = Arc::clone(&self.machine);
                             let own = machine.device_ids();
                             own.filter(|device| machine.memory_of(*device) == *memory)
@@ -242,8 +244,9 @@ impl Driver for Dummy {
 
     fn copy(&mut self, CopyOrder { transfer, from, to, bytes, .. }: CopyOrder) {
         let taken = self.links.reserve(&self.machine, (from, to), bytes, self.clock);
-        let end = taken.map_or(self.clock, |interval| interval.end);
-        self.happens(end, Happening::Reported(Completion::Copied(transfer)));
+        let now = Interval { start: self.clock, end: self.clock };
+        let ran = taken.unwrap_or(now);
+        self.happens(ran.end, Happening::Reported(Completion::Copied { transfer, ran }));
     }
 
     fn drop_buffer(&mut self, _handle: HandleId, _memory: MemoryId) {}

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::{ClassId, KernelId};
 
-use super::Model;
+use super::{Model, SIZE_CLASS_MAX, SizeClass, least_bytes, size_class};
 
 /// First line of the only version there is.
 const HEADER: &str = "heterosis performance model 1";
@@ -85,10 +85,10 @@ impl Model {
         Ok(())
     }
 
-    fn row_of(&mut self, kernel: KernelId, size: u16) -> u32 {
+    fn row_of(&mut self, kernel: KernelId, size: SizeClass) -> u32 {
         let known = self.rows[kernel.row()].iter().find(|(other, _)| *other == size);
         let known = known.map(|(_, row)| *row);
-        known.unwrap_or_else(|| self.add_row(kernel, size, vec![None; self.classes.len()]))
+        known.unwrap_or_else(|| self.add_row(kernel, size, least_bytes(size)))
     }
 
     /// # Errors
@@ -127,16 +127,19 @@ fn escaped(name: &str) -> String {
 struct Line {
     kernel: String,
     class: String,
-    size: u16,
+    size: SizeClass,
     moments: Moments,
 }
 
 fn fields(line: &str) -> Result<Line, String> {
     let fields: Vec<&str> = line.split('\t').collect();
-    let [kernel, class, size, count, mean, squares] = fields[..] else {
+    let [kernel, class, told, count, mean, squares] = fields[..] else {
         return Err(format!("{} fields, where an entry has 6", fields.len()));
     };
-    let size = size.parse().map_err(|_| format!("`{size}` is no size class"))?;
+    let exists =
+        |size: &SizeClass| *size <= SIZE_CLASS_MAX && size_class(least_bytes(*size)) == *size;
+    let size = told.parse().ok().filter(exists);
+    let size = size.ok_or_else(|| format!("`{told}` is no size class"))?;
     let count: u64 = count.parse().map_err(|_| format!("`{count}` is no number of samples"))?;
     let number = |text: &str, what: &str| {
         let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
@@ -186,6 +189,18 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_a_file_have_priors_where_samples_are_few() {
+        let text = learned().to_text();
+        let mut other = model().with_prior(Box::new(|_, class, _| Some(f64::from(class.0) + 99.0)));
+        other.read_text(&text).expect("of the same version");
+        let row = other.row(KernelId(0), 4_096);
+        let mean = |class| other.estimate(row, ClassId(class)).expect("a prior").mean;
+        // Two samples of 13 on the mean, and eight of the prior.
+        assert!((mean(0) - (2.0 * 13.0 + 8.0 * 99.0) / 10.0).abs() < 1e-9);
+        assert!((mean(1) - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn what_is_not_a_model_is_refused_by_its_place() {
         let check = |text: &str, told: &str| {
             let mut model = model();
@@ -201,6 +216,8 @@ mod tests {
         let line = |line: &str| format!("{HEADER}\nc\tcpu\t40\t3\t1.5\t0\n{line}\n");
         check(&line("c\tcpu\t1"), "line 3: 3 fields, where an entry has 6");
         check(&line("c\tcpu\tx\t3\t1\t0"), "line 3: `x` is no size class");
+        check(&line("c\tcpu\t257\t3\t1\t0"), "line 3: `257` is no size class");
+        check(&line("c\tcpu\t3\t3\t1\t0"), "line 3: `3` is no size class");
         check(&line("c\tcpu\t40\t3\tNaN\t0"), "line 3: `NaN` is no mean in nanoseconds");
         check(&line("c\tcpu\t40\t3\t1\t-1"), "line 3: `-1` is no sum of squares");
         check(&line("c\tcpu\t40\t0\t1\t0"), "line 3: an entry without samples");

@@ -3,10 +3,13 @@
 //!
 //! Which of the two a task gets follows from its length beside the cost of planning it, so that
 //! the load chooses: planning has one part in a hundred of the time that passes, no more.
+//!
+//! Whatever is planned, of the ready tasks that are meant for a device the most urgent is first.
 
 mod replan;
 mod short;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::graph::Node;
@@ -22,6 +25,9 @@ const PLANNED_MAX: usize = 2_000;
 /// Tasks of a device's order that are looked at when the first can't run.
 const LOOKED_AT: usize = 16;
 
+/// Tasks of a device's order that are named as its next.
+const UPCOMING: usize = 4;
+
 /// A task that took so much longer or shorter than expected, as a part of that, makes the plan
 /// worth looking at again.
 const DEPARTURE: f64 = 0.15;
@@ -34,8 +40,20 @@ struct Planned {
     start: f64,
     end: f64,
     rank: f64,
-    /// It is in no order any more.
+    priority: i32,
+    /// In the order of its device.
+    place: u32,
+    /// It is in no order any more, or is left there to be passed over.
     is_handed_out: bool,
+}
+
+/// A planned task that is ready: the most urgent first, then as planned.
+type Open = (Reverse<i32>, u32, TaskId);
+
+impl Planned {
+    fn open(&self) -> Open {
+        (Reverse(self.priority), self.place, self.task)
+    }
 }
 
 /// The default scheduler.
@@ -46,10 +64,14 @@ pub struct Adaptive {
     orders: Vec<VecDeque<TaskId>>,
     /// By row of the task.
     planned: Vec<Option<Planned>>,
-    /// Ready tasks that were not handed out and are in no queue of short ones.
-    pending: usize,
+    /// Of each device what is ready of its order and in no queue of short ones.
+    open: Vec<BTreeSet<Open>>,
+    /// How many those are.
+    open_count: usize,
     /// Ready tasks that are in no plan.
     fresh: Vec<TaskId>,
+    /// The most urgent of them.
+    fresh_priority: Option<i32>,
     /// Something took another time than planned.
     has_departed: bool,
     budget: Budget,
@@ -74,44 +96,100 @@ impl Adaptive {
         means.all(|mean| mean.is_some_and(|mean| mean >= least))
     }
 
-    /// The first of the device's order where it is ready; else one that ends before that is
-    /// expected to be.
-    fn own(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
-        let order = self.orders.get_mut(device.row())?;
-        let is_done = |task: &TaskId| {
-            view.task(*task).is_none_or(|node| {
-                node.is_cancelled || !matches!(node.stage, Stage::Waiting | Stage::Ready)
-            }) || self.short.has(*task)
-        };
-        while let Some(task) = order.front().copied().filter(is_done) {
-            order.pop_front();
+    fn add_fresh(&mut self, view: &View<'_>, task: TaskId) {
+        self.fresh.push(task);
+        self.fresh_priority = self.fresh_priority.max(view.task(task).map(Node::priority));
+    }
+
+    fn add_open(&mut self, planned: &Planned) {
+        let rows = self.orders.len().max(planned.device.row() + 1);
+        self.open.resize_with(rows, BTreeSet::new);
+        let is_new = self.open[planned.device.row()].insert(planned.open());
+        self.open_count += usize::from(is_new);
+    }
+
+    /// The most urgent that is ready of a device's order.
+    fn first_open(&mut self, view: &View<'_>, device: DeviceId) -> Option<Open> {
+        let open = self.open.get_mut(device.row())?;
+        loop {
+            let first = *open.first()?;
+            if view.is_ready(first.2) {
+                return Some(first);
+            }
+            // It was cancelled meanwhile.
+            open.pop_first();
+            self.open_count -= 1;
+        }
+    }
+
+    /// Takes a planned task that is ready out of its order.
+    fn hand_out(&mut self, task: TaskId) -> Option<TaskId> {
+        let planned = self.planned.get_mut(task.row())?.as_mut()?;
+        planned.is_handed_out = true;
+        let (device, open) = (planned.device, planned.open());
+        let was_open = self.open.get_mut(device.row())?.remove(&open);
+        self.open_count -= usize::from(was_open);
+        Some(task)
+    }
+
+    /// Passes over what a device's order has no more. Returns what is first then.
+    fn first_planned(&mut self, view: &View<'_>, device: DeviceId) -> Option<Planned> {
+        loop {
+            let task = *self.orders.get(device.row())?.front()?;
+            let is_open = view.task(task).is_some_and(|node| {
+                !node.is_cancelled && matches!(node.stage, Stage::Waiting | Stage::Ready)
+            });
+            let planned = self.slot(task).filter(|planned| !planned.is_handed_out);
+            if let Some(planned) = planned.filter(|_| is_open && !self.short.has(task)) {
+                return Some(planned);
+            }
+            self.orders[device.row()].pop_front();
             // One that stood behind another in a stream may come back.
             if let Some(planned) = self.planned[task.row()].as_mut() {
                 planned.is_handed_out |= planned.task == task;
             }
         }
-        let first = *order.front()?;
-        if view.is_ready(first) {
-            order.pop_front();
-            return Some((first, "plan"));
-        }
-        let begins = self.slot(first).map_or(0.0, |planned| planned.start);
-        let order = self.orders.get_mut(device.row())?;
-        let place = order.iter().take(LOOKED_AT).position(|task| {
-            let node = view.task(*task).filter(|_| view.is_ready(*task) && !self.short.has(*task));
-            let estimate = node.and_then(|node| view.estimate(node, device));
-            estimate.is_some_and(|estimate| view.now as f64 + estimate.mean <= begins)
-        })?;
-        order.remove(place).map(|task| (task, "fits-before"))
     }
 
-    /// A ready task of another device that ends here before it would there.
+    /// The first of the device's order where it is ready and none is more urgent; else, of the
+    /// most urgent that are ready, the first, or one that ends before what the device waits for
+    /// is expected to begin.
+    fn own(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
+        let first = self.first_planned(view, device)?;
+        let (Reverse(urgent), place, task) = self.first_open(view, device)?;
+        if place == first.place {
+            return Some((self.hand_out(task)?, "plan"));
+        }
+        if urgent > first.priority || view.is_ready(first.task) {
+            return Some((self.hand_out(task)?, "urgent"));
+        }
+        let alike = self.open[device.row()].iter().take(LOOKED_AT);
+        let mut alike = alike.take_while(|open| open.0 == Reverse(urgent)).map(|open| open.2);
+        let fits = alike.find(|task| {
+            let node = view.task(*task).filter(|_| view.is_ready(*task));
+            let estimate = node.and_then(|node| view.estimate(node, device));
+            estimate.is_some_and(|estimate| view.now as f64 + estimate.mean <= first.start)
+        });
+        match fits {
+            Some(task) => Some((self.hand_out(task)?, "fits-before")),
+            // What the device would wait for may wait for one that is queued here.
+            None if self.short.own_priority(device).is_some() => {
+                Some((self.hand_out(task)?, "urgent"))
+            }
+            None => None,
+        }
+    }
+
+    /// A ready task of another device that ends here before it would there, the most urgent first.
     fn stolen(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
-        let mut best: Option<(f64, usize, usize)> = None;
+        let mut best: Option<(i32, f64, TaskId)> = None;
         for other in view.machine.device_ids().filter(|other| *other != device) {
             let mut at = view.free_at(other) as f64;
             let order = self.orders.get(other.row()).into_iter().flatten();
-            for (place, task) in order.take(LOOKED_AT).enumerate() {
+            for task in order.take(LOOKED_AT) {
+                let Some(planned) = self.slot(*task).filter(|one| !one.is_handed_out) else {
+                    continue;
+                };
                 let Some(node) = view.task(*task) else { continue };
                 at += view.estimate(node, other).map_or(0.0, |estimate| estimate.mean);
                 let is_open = view.is_ready(*task) && !self.short.has(*task);
@@ -121,13 +199,16 @@ impl Adaptive {
                 let Some(available) = view.available_at(node, device) else { continue };
                 let mean = view.estimate(node, device).map_or(0.0, |estimate| estimate.mean);
                 let gain = at - (available as f64 + mean);
-                if gain > 0.0 && best.is_none_or(|(most, ..)| gain > most) {
-                    best = Some((gain, other.row(), place));
+                let is_better = best.is_none_or(|(priority, most, _)| {
+                    planned.priority.cmp(&priority).then(gain.total_cmp(&most)).is_gt()
+                });
+                if gain > 0.0 && is_better {
+                    best = Some((planned.priority, gain, *task));
                 }
             }
         }
-        let (_, row, place) = best?;
-        self.orders[row].remove(place).map(|task| (task, "stolen"))
+        let (.., task) = best?;
+        Some((self.hand_out(task)?, "stolen"))
     }
 
     fn note(&mut self, view: &View<'_>, task: TaskId, chosen: DeviceId, reason: &'static str) {
@@ -164,18 +245,24 @@ impl Scheduler for Adaptive {
             self.short.add(view, task, node);
             return;
         }
-        self.pending += 1;
-        if self.slot(task).is_none_or(|planned| planned.is_handed_out) {
-            self.fresh.push(task);
+        match self.slot(task).filter(|planned| !planned.is_handed_out) {
+            Some(planned) => self.add_open(&planned),
+            None => self.add_fresh(view, task),
         }
     }
 
     fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<TaskId> {
-        if let Some((task, reason)) = self.short.next(view, device) {
+        if self.fresh_priority > self.short.priority(device) {
+            self.replan(view);
+        }
+        let planned = self.first_open(view, device).map(|(Reverse(priority), ..)| priority);
+        if self.short.priority(device) >= planned
+            && let Some((task, reason)) = self.short.next(view, device)
+        {
             self.note(view, task, device, reason);
             return Some(task);
         }
-        if self.pending == 0 {
+        if self.open_count == 0 && self.fresh.is_empty() {
             return None;
         }
         if !self.fresh.is_empty() || self.has_departed {
@@ -188,17 +275,25 @@ impl Scheduler for Adaptive {
             found => found,
         };
         let (task, reason) = found?;
-        self.pending -= 1;
-        if let Some(planned) = &mut self.planned[task.row()] {
-            planned.is_handed_out = true;
-        }
         self.note(view, task, device, reason);
         Some(task)
     }
 
+    fn next_priority(&self, _view: &View<'_>, device: DeviceId) -> Option<i32> {
+        let open = self.open.get(device.row()).and_then(BTreeSet::first);
+        let planned = open.map(|(Reverse(priority), ..)| *priority);
+        self.short.own_priority(device).max(planned).max(self.fresh_priority)
+    }
+
     fn upcoming(&self, _view: &View<'_>, device: DeviceId, soon: &mut Vec<TaskId>) {
         self.short.upcoming(device, soon);
-        soon.extend(self.orders.get(device.row()).into_iter().flatten().take(4));
+        let order = self.orders.get(device.row()).into_iter().flatten().copied();
+        let planned = order.filter_map(|task| self.slot(task).filter(|one| !one.is_handed_out));
+        let mut planned = planned.take(UPCOMING).peekable();
+        let first = planned.peek().map(|planned| planned.priority);
+        let open = self.open.get(device.row()).into_iter().flatten().take(UPCOMING);
+        soon.extend(open.filter(|open| Some(open.0.0) > first).map(|open| open.2));
+        soon.extend(planned.map(|planned| planned.task));
     }
 
     fn ended(&mut self, view: &View<'_>, task: TaskId, _device: DeviceId, took: Nanos) {
@@ -220,13 +315,17 @@ impl Scheduler for Adaptive {
         // What comes back is offered anew.
         let offered: BTreeSet<TaskId> = back.iter().copied().collect();
         // Those that are ready stay ours, and the next plan has them.
-        if let Some(order) = self.orders.get_mut(device.row()) {
-            for task in order.drain(..) {
-                self.planned[task.row()] = None;
-                let is_ours = !offered.contains(&task) && !self.short.has(task);
-                if view.is_ready(task) && is_ours {
-                    self.fresh.push(task);
-                }
+        if let Some(open) = self.open.get_mut(device.row()) {
+            self.open_count -= std::mem::take(open).len();
+        }
+        let order = self.orders.get_mut(device.row()).map(std::mem::take).unwrap_or_default();
+        for task in order {
+            let planned = self.planned[task.row()].take_if(|planned| planned.task == task);
+            let is_ours = planned.is_some_and(|planned| !planned.is_handed_out)
+                && !offered.contains(&task)
+                && !self.short.has(task);
+            if view.is_ready(task) && is_ours {
+                self.add_fresh(view, task);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! StarPU's `dmdas`: a ready task is queued at the device with the least
 //! `finish + transfer`, where it stays; queues are by priority, then by missing bytes.
 
-use std::collections::VecDeque;
-
 use crate::graph::Node;
 use crate::{Candidate, DeviceId, Estimate, Scheduler, TaskId, View};
+
+use super::queue::PriorityQueue;
 
 /// Tasks of equal priority among which the one with the fewest missing bytes is looked for.
 const COMPARED: usize = 8;
@@ -12,14 +12,13 @@ const COMPARED: usize = 8;
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     task: TaskId,
-    priority: i32,
     expected: f64,
 }
 
 /// Published as a reference, without calibration runs: what is not known takes no time.
 #[derive(Debug, Default)]
 pub struct Dmdas {
-    queues: Vec<VecDeque<Queued>>,
+    queues: Vec<PriorityQueue<Queued>>,
     /// Expected nanoseconds of each queue.
     work: Vec<f64>,
 }
@@ -42,7 +41,7 @@ impl Scheduler for Dmdas {
     }
 
     fn ready(&mut self, view: &View<'_>, task: TaskId, _after: Option<DeviceId>) {
-        self.queues.resize_with(view.streams.len(), VecDeque::new);
+        self.queues.resize_with(view.streams.len(), PriorityQueue::default);
         self.work.resize(view.streams.len(), 0.0);
         let Some(node) = view.task(task) else { return };
         let able = view.devices().filter(|device| view.can_run(node, *device));
@@ -50,25 +49,25 @@ impl Scheduler for Dmdas {
         let best = candidates.min_by(|a, b| a.score.total_cmp(&b.score));
         let Some(Candidate { device, duration, .. }) = best else { return };
         let row = device.row();
-        let queued = Queued { task, priority: node.priority, expected: duration.mean };
-        let queue = &mut self.queues[row];
-        let behind = queue.iter().rev().take_while(|other| other.priority < queued.priority);
-        let place = queue.len() - behind.count();
-        queue.insert(place, queued);
+        let queued = Queued { task, expected: duration.mean };
+        self.queues[row].add(node.priority, queued);
         self.work[row] += queued.expected;
     }
 
     fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<TaskId> {
         let queue = self.queues.get_mut(device.row())?;
-        let priority = queue.front()?.priority;
+        let priority = queue.priority()?;
         let memory = view.memory_of(device);
         let missing = |queued: &Queued| {
             view.task(queued.task).map_or(0, |node| view.data.missing_bytes(&node.accesses, memory))
         };
-        let alike = queue.iter().take(COMPARED).take_while(|other| other.priority == priority);
-        let (place, _) = match view.machine.memories().len() {
-            1 => (0, 0),
-            _ => alike.map(missing).enumerate().min_by_key(|(place, bytes)| (*bytes, *place))?,
+        let place = match view.machine.memories().len() {
+            1 => 0,
+            _ => {
+                let alike = queue.iter().take(COMPARED).take_while(|(other, _)| *other == priority);
+                let missing = alike.map(|(_, queued)| missing(queued)).enumerate();
+                missing.min_by_key(|(place, bytes)| (*bytes, *place))?.0
+            }
         };
         let queued = queue.remove(place)?;
         let work = &mut self.work[device.row()];
@@ -76,14 +75,18 @@ impl Scheduler for Dmdas {
         Some(queued.task)
     }
 
+    fn next_priority(&self, _view: &View<'_>, device: DeviceId) -> Option<i32> {
+        self.queues.get(device.row())?.priority()
+    }
+
     fn upcoming(&self, _view: &View<'_>, device: DeviceId, soon: &mut Vec<TaskId>) {
-        let queue = self.queues.get(device.row()).into_iter().flatten();
-        soon.extend(queue.take(4).map(|queued| queued.task));
+        let queue = self.queues.get(device.row()).into_iter();
+        soon.extend(queue.flat_map(PriorityQueue::iter).take(4).map(|(_, queued)| queued.task));
     }
 
     fn device_lost(&mut self, _view: &View<'_>, device: DeviceId, back: &mut Vec<TaskId>) {
         if let Some(queue) = self.queues.get_mut(device.row()) {
-            back.extend(queue.drain(..).map(|queued| queued.task));
+            back.extend(queue.drain().map(|queued| queued.task));
             self.work[device.row()] = 0.0;
         }
     }

@@ -1,13 +1,24 @@
-//! One queue for all devices.
-
-use std::collections::VecDeque;
+//! One queue that all devices take from.
 
 use crate::{DeviceId, Scheduler, TaskId, View};
+
+use super::queue::PriorityQueue;
 
 /// First come, first served; the more urgent first.
 #[derive(Debug, Default)]
 pub struct Eager {
-    queue: VecDeque<TaskId>,
+    queue: PriorityQueue<TaskId>,
+}
+
+impl Eager {
+    /// The first that the device can run, with its priority and place.
+    fn first(&self, view: &View<'_>, device: DeviceId) -> Option<(usize, i32, TaskId)> {
+        let can_run =
+            |task: &TaskId| view.task(*task).is_none_or(|node| view.can_run(node, device));
+        let mut queued = self.queue.iter().enumerate();
+        let found = queued.find(|(_, (_, task))| can_run(task));
+        found.map(|(place, (priority, task))| (place, priority, *task))
+    }
 }
 
 impl Scheduler for Eager {
@@ -16,24 +27,22 @@ impl Scheduler for Eager {
     }
 
     fn ready(&mut self, view: &View<'_>, task: TaskId, _after: Option<DeviceId>) {
-        let priority = |task: TaskId| view.task(task).map_or(i32::MAX, |node| node.priority);
-        let own = priority(task);
-        let behind = self.queue.iter().rev().take_while(|other| priority(**other) < own);
-        let place = self.queue.len() - behind.count();
-        self.queue.insert(place, task);
+        if let Some(node) = view.task(task) {
+            self.queue.add(node.priority, task);
+        }
     }
 
     fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<TaskId> {
-        let can_run =
-            |task: &TaskId| view.task(*task).is_none_or(|node| view.can_run(node, device));
-        let place = self.queue.iter().position(can_run)?;
+        let (place, ..) = self.first(view, device)?;
         self.queue.remove(place)
     }
 
+    fn next_priority(&self, view: &View<'_>, device: DeviceId) -> Option<i32> {
+        self.first(view, device).map(|(_, priority, _)| priority)
+    }
+
     fn upcoming(&self, view: &View<'_>, device: DeviceId, soon: &mut Vec<TaskId>) {
-        let can_run =
-            |task: &&TaskId| view.task(**task).is_some_and(|node| view.can_run(node, device));
-        soon.extend(self.queue.iter().find(can_run));
+        soon.extend(self.first(view, device).map(|(.., task)| task));
     }
 
     fn device_lost(&mut self, _view: &View<'_>, _device: DeviceId, _back: &mut Vec<TaskId>) {}

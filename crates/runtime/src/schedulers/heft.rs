@@ -19,7 +19,9 @@ pub struct Heft {
 
 impl Heft {
     fn plan(&mut self, view: &View<'_>) {
-        let problem = Problem::new(view, usize::MAX, Contention::Ignored);
+        let mut problem = Problem::new(view, usize::MAX, Contention::Ignored);
+        // It ranks tasks by what is behind them and by nothing else.
+        problem.priorities.fill(0);
         let ranks = problem.upward_ranks(Weight::Mean);
         let plan = plan::planned(&problem, &ranks, Choose::Finish);
         let orders = plan::by_device(&problem, &plan);

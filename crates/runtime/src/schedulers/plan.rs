@@ -34,6 +34,7 @@ pub(super) struct Plan {
 
 #[derive(Debug, PartialEq)]
 struct Urgent {
+    priority: i32,
     rank: f64,
     place: u32,
 }
@@ -42,7 +43,8 @@ impl Eq for Urgent {}
 
 impl Ord for Urgent {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.rank.total_cmp(&other.rank).then(other.place.cmp(&self.place))
+        let by_rank = self.priority.cmp(&other.priority).then(self.rank.total_cmp(&other.rank));
+        by_rank.then(other.place.cmp(&self.place))
     }
 }
 
@@ -62,8 +64,8 @@ struct Pass<'a> {
     plan: Plan,
 }
 
-/// Puts all tasks of a problem into a plan, of those that may be next the one of the highest rank
-/// first.
+/// Puts all tasks of a problem into a plan, of those that may be next the most urgent first, and of
+/// these the one of the highest rank.
 pub(super) fn planned(problem: &Problem<'_>, ranks: &[f64], choose: Choose<'_>) -> Plan {
     let count = problem.count();
     let mut pass = Pass {
@@ -80,21 +82,22 @@ pub(super) fn planned(problem: &Problem<'_>, ranks: &[f64], choose: Choose<'_>) 
     };
     let mut waiting = problem.waiting.clone();
     // What is committed already comes before all else on its device.
-    let rank = |place: usize| match problem.committed[place] {
-        Some(_) => f64::INFINITY,
-        None => ranks[place],
+    let urgent = |place: u32| {
+        let (priority, rank) = match problem.committed[place as usize] {
+            Some(_) => (i32::MAX, f64::INFINITY),
+            None => (problem.priorities[place as usize], ranks[place as usize]),
+        };
+        Urgent { priority, rank, place }
     };
-    let mut open: BinaryHeap<Urgent> = (0..count)
-        .filter(|place| waiting[*place] == 0)
-        .map(|place| Urgent { rank: rank(place), place: place as u32 })
-        .collect();
+    let first = (0..count as u32).filter(|place| waiting[*place as usize] == 0);
+    let mut open: BinaryHeap<Urgent> = first.map(urgent).collect();
     while let Some(Urgent { place, .. }) = open.pop() {
         let place = place as usize;
         pass.put(place, choose);
         for later in problem.successors(place) {
             waiting[*later as usize] -= 1;
             if waiting[*later as usize] == 0 {
-                open.push(Urgent { rank: rank(*later as usize), place: *later });
+                open.push(urgent(*later));
             }
         }
     }

@@ -33,7 +33,7 @@ pub struct Input<'a> {
 }
 
 /// What the backward needs.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Saved {
     /// Before norms and rotation, `[rows, qkv_width]`; empty without norms.
     projected: Vec<f32>,

@@ -1,7 +1,8 @@
 //! Where the time of a step goes, by kind of work.
 //!
-//! Each thread counts what it waits for itself: work that it hands to the pool is one span, and
-//! what the pool's threads do within it is not counted again. Nothing that is computed depends on
+//! Each thread counts what it waits for itself, which for a task of a step is the thread of its
+//! device: work that it hands to the pool is one span, and what the pool's threads do within it is
+//! not counted again. Nothing that is computed depends on
 //! it.
 
 use std::cell::Cell;
@@ -53,6 +54,12 @@ impl Spent {
         let mut times = self.times;
         times.iter_mut().zip(before.times).for_each(|(time, before)| *time -= before);
         Self { times, operations: self.operations - before.operations }
+    }
+
+    /// Counts what was spent elsewhere, too.
+    pub fn add(&mut self, other: &Self) {
+        self.times.iter_mut().zip(other.times).for_each(|(time, other)| *time += other);
+        self.operations += other.operations;
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Parameters<'a> {
 }
 
 /// What the backward needs.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Saved {
     /// Before the activation: `[rows, up_width]`
     up: Vec<f32>,

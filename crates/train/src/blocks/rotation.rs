@@ -20,7 +20,7 @@ impl Rope {
 }
 
 /// Cosines and sines, `[positions, head_size / 2]`, times the rope's factor.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Table {
     half: usize,
     cosine: Vec<f32>,

@@ -5,6 +5,7 @@ use super::{show, show_list};
 use crate::batch::{Batch, Sequence};
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
+use crate::steps::Executor;
 use crate::{drivers, tiny};
 use serde_json::{Value as Json, json};
 use std::io::{self, Read};
@@ -40,17 +41,16 @@ pub fn list(format: Format) -> Result<ExitCode> {
 pub fn probe(name: &str) -> Result<ExitCode> {
     let name = drivers::resolve(name, None)?;
     let weights = Arc::new(tiny::weights(1));
-    let mut driver = drivers::start(&name, &weights)?;
     let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    driver.use_adapter(&adapter)?;
+    let mut executor = Executor::adapting(&weights, &adapter)?;
     let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
-    let mut gradient = vec![0.0; adapter.values.len()];
-    let loss = driver.gradients(&adapter, &Batch::pack([&sequence], 4), &mut gradient)?;
-    if !loss.is_finite() {
+    executor.begin_step()?;
+    executor.add_gradients(&Batch::pack([&sequence], 4))?;
+    if !executor.step_loss()?.is_finite() {
         let what = "its loss is not a number".to_owned();
         return Err(Error::DriverFailed { driver: name, what });
     }
-    show(&driver.detail())?;
+    show(executor.detail())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,12 +4,11 @@ use super::arguments::BenchInference;
 use super::show;
 use crate::batch::{Batch, Sequence};
 use crate::blocks::quantized::{Format, Instructions};
-use crate::cpu::Cpu;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
-use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::precision;
+use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights};
 use serde_json::json;
@@ -24,7 +23,7 @@ const PROMPT: usize = 16;
 struct Candidate {
     name: &'static str,
     bytes: usize,
-    driver: Cpu,
+    executor: Executor,
     model: Model,
     loss: f64,
     forward_s: Vec<f64>,
@@ -47,7 +46,7 @@ pub fn run(arguments: &BenchInference) -> Result<ExitCode> {
     let batches = batches(&tokens, arguments.seq);
     let weights = source.weights()?;
     weights.architecture.check_length(arguments.seq)?;
-    let mut candidates = candidates(weights);
+    let mut candidates = candidates(weights)?;
     for _ in 0..arguments.repeats {
         for candidate in &mut candidates {
             candidate.measure(&batches, &tokens[..PROMPT], arguments.new_max)?;
@@ -69,7 +68,7 @@ fn batches(tokens: &[u32], seq: usize) -> Vec<Batch> {
     sequences.chunks((1024 / seq).max(1)).map(|group| Batch::pack(group, seq)).collect()
 }
 
-fn candidates(weights: Weights) -> Vec<Candidate> {
+fn candidates(weights: Weights) -> Result<Vec<Candidate>> {
     // Portable code takes minutes, and is for processors that have nothing else.
     let timed = [Instructions::Avx2, Instructions::Avx512Vnni];
     let here: Vec<_> = timed.into_iter().filter(|instructions| instructions.is_here()).collect();
@@ -80,32 +79,32 @@ fn candidates(weights: Weights) -> Vec<Candidate> {
             let mut weights = weights.clone();
             let Weights { parameters, architecture, .. } = &mut weights;
             precision::quantize(parameters, architecture, format, *instructions);
-            all.push(Candidate::new(name, weights));
+            all.push(Candidate::new(name, weights)?);
         }
     }
-    all.insert(0, Candidate::new("f32", weights));
-    all
+    all.insert(0, Candidate::new("f32", weights)?);
+    Ok(all)
 }
 
 impl Candidate {
-    fn new(name: &'static str, weights: Weights) -> Self {
-        Self {
+    fn new(name: &'static str, weights: Weights) -> Result<Self> {
+        Ok(Self {
             name,
             bytes: precision::bytes(&weights.parameters),
             model: Model::new(&weights),
-            driver: Cpu::new(Arc::new(weights)),
+            executor: Executor::frozen(&Arc::new(weights))?,
             loss: f64::NAN,
             forward_s: Vec::new(),
             generate_s: Vec::new(),
             generated: 0,
-        }
+        })
     }
 
     fn measure(&mut self, batches: &[Batch], prompt: &[u32], new_max: usize) -> Result<()> {
         let start = Instant::now();
         let (mut loss, mut scored) = (0.0, 0);
         for batch in batches {
-            loss += self.driver.loss(batch)?;
+            loss += self.executor.loss(batch)?;
             scored += batch.rows.len();
         }
         self.forward_s.push(start.elapsed().as_secs_f64());
@@ -121,7 +120,7 @@ impl Candidate {
         let (forward, generate) = (median(&self.forward_s), median(&self.generate_s));
         json!({
             "precision": self.name,
-            "detail": self.driver.detail(),
+            "detail": self.executor.detail(),
             "weight_bytes": self.bytes,
             "weight_bytes_over_bf16": 2.0 * self.bytes as f64 / f32.bytes as f64,
             "loss": self.loss,

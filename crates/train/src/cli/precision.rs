@@ -24,7 +24,7 @@ pub fn apply(arguments: &Precision, weights: &mut Weights) -> Result<()> {
     let instructions = instructions(arguments.instructions)?;
     check_width(&weights.architecture)?;
     precision::quantize(&mut weights.parameters, &weights.architecture, format, instructions);
-    warn(&precision::arithmetic(&weights.parameters));
+    warn(&precision::arithmetic(weights.parameters.layers.first()));
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use crate::evaluate::{self, Sample};
 use crate::lora::Adapter;
 use crate::progress::{Progress, Totals};
 use crate::split::{self, Split};
+use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights};
 use crate::{dataset, drivers, tokens};
@@ -100,8 +101,8 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
     }
     precision::apply(&arguments.precision, &mut weights)?;
     let weights = Arc::new(weights);
-    let mut driver = drivers::start(&name, &weights)?;
-    progress.driver(&name, &driver.detail());
+    let mut executor = Executor::frozen(&weights)?;
+    progress.driver(&name, executor.detail());
     let label = arguments.label.as_deref();
     let mut results = Map::new();
     // Whoever stopped listening still gets the file.
@@ -115,9 +116,9 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
         results.insert(name, json!(value));
     };
     let mut totals = Totals::default();
-    let loss = evaluate::loss(driver.as_mut(), &data, arguments.seq, &mut totals, &mut progress)?;
+    let loss = evaluate::loss(&mut executor, &data, arguments.seq, &mut totals, &mut progress)?;
     record(&mut progress, "loss", loss);
-    drop(driver);
+    drop(executor);
     let mut samples = Vec::new();
     if arguments.generate > 0 {
         samples = generated(arguments, &weights, &tokenizer, &mut totals)?;

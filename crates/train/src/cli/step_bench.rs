@@ -5,10 +5,11 @@ use super::show;
 use super::training::{Start, drawn, recompute};
 use crate::batch::{Batch, Sequence};
 use crate::blocks::matrix::{product, rows, rows_mut};
-use crate::blocks::meter::{self, Spent, WORK};
+use crate::blocks::meter::{Spent, WORK, Work};
 use crate::error::Result;
 use crate::lora::Adapter;
-use crate::optimiser::{self, AdamW};
+use crate::optimiser::{self, Request};
+use crate::steps::{Executor, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
 use crate::{drivers, memory, training};
@@ -22,10 +23,20 @@ const PEAK_SIZE: usize = 2048;
 const PEAK_REPEATS: usize = 5;
 
 /// One step's time, and where it went.
-#[derive(Debug, Clone, Copy)]
-struct Step {
+#[derive(Debug, Clone)]
+struct Measured {
     seconds: f64,
     spent: Spent,
+    /// Of tasks by kernel: counts and seconds of this step.
+    tasks: Vec<TaskTime>,
+}
+
+impl Measured {
+    /// What the step took beyond its tasks: submission, scheduling, and waking the device and
+    /// whoever waits for it.
+    fn exposed(&self) -> f64 {
+        self.seconds - self.tasks.iter().map(|task| task.seconds).sum::<f64>()
+    }
 }
 
 /// Prints a line of JSON on the step whose time is the median.
@@ -46,46 +57,59 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
             Start::Adapter { adapter, base_model: String::new(), weights: Arc::new(weights) }
         }
     };
-    let (mut trainable, mut driver) = start.into_parts(&name, &tokenizer)?;
-    driver.set_recompute(recompute(arguments.recompute));
-    let mut moments = AdamW::new(trainable.count());
+    let (_, mut executor) = start.into_parts(&tokenizer)?;
+    executor.set_recompute(recompute(arguments.recompute));
     let batch = random_batch(batch, seq, scored, vocabulary);
-    let mut measured = Vec::new();
     // The first step also pays for the buffers, so it is not counted.
-    for step in 0..=steps {
-        let (began, before) = (Instant::now(), meter::spent());
-        trainable.begin_step(driver.as_mut())?;
-        trainable.add_gradients(driver.as_mut(), &batch)?;
-        let (slices, scale) = (trainable.slices(driver.as_mut()), 1.0 / batch.rows.len() as f32);
-        moments.update(&optimiser::Settings::default(), slices, scale, 1e-4, step + 1);
-        if step > 0 {
-            let seconds = began.elapsed().as_secs_f64();
-            measured.push(Step { seconds, spent: meter::spent().since(&before) });
-        }
-    }
-    measured.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let Some(median) = measured.get(measured.len() / 2) else { return Ok(ExitCode::SUCCESS) };
-    let peak_bytes = memory::peak()?;
-    let mut line = json!({"driver": name, "detail": driver.detail(), "step_s": median.seconds,
+    let all = (0..=steps).map(|step| measured(&mut executor, &batch, step + 1));
+    let mut all = all.collect::<Result<Vec<_>>>()?.split_off(1);
+    all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let Some(median) = all.get(all.len() / 2) else { return Ok(ExitCode::SUCCESS) };
+    let exposed = median.exposed();
+    let mut line = json!({"driver": name, "detail": executor.detail(), "step_s": median.seconds,
                           "tokens_per_s": batch.tokens.len() as f64 / median.seconds,
-                          "peak_bytes": peak_bytes});
+                          "overhead": {"seconds": exposed, "share": exposed / median.seconds},
+                          "peak_bytes": memory::peak()?});
     if arguments.profile {
-        drop((trainable, driver, moments));
+        drop(executor);
         line["profile"] = profile(median);
     }
     show(&line.to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Seconds by kind of work, and the rate of whole products beside that of a large one.
-fn profile(step: &Step) -> Json {
+fn measured(executor: &mut Executor, batch: &Batch, step: u64) -> Result<Measured> {
+    let (began, spent, before) = (Instant::now(), executor.spent(), executor.times());
+    executor.begin_step()?;
+    executor.add_gradients(batch)?;
+    let scale = 1.0 / batch.rows.len() as f32;
+    let settings = optimiser::Settings::default();
+    executor.update(Request { settings, scale, rate: 1e-4, step })?;
+    let seconds = began.elapsed().as_secs_f64();
+    let tasks = executor.times().into_iter().map(|task| {
+        let before = before.iter().find(|before| before.kernel == task.kernel);
+        before.map_or(task, |before| task.since(before))
+    });
+    let tasks = tasks.filter(|task| task.count > 0).collect();
+    Ok(Measured { seconds, spent: executor.spent().since(&spent), tasks })
+}
+
+/// Seconds by kind of work and by kernel, and the rate of whole products beside that of a large
+/// one.
+fn profile(step: &Measured) -> Json {
     let seconds = |work| step.spent.time(work).as_secs_f64();
     let mut parts: Map<String, Json> =
         WORK.iter().map(|(work, name)| ((*name).to_owned(), json!(seconds(*work)))).collect();
     let counted: f64 = WORK.iter().map(|(work, _)| seconds(*work)).sum();
     parts.insert("other".to_owned(), json!(step.seconds - counted));
-    let rate = step.spent.operations / seconds(meter::Work::Products);
-    json!({"seconds": parts, "products_flop_per_s": rate, "peak_flop_per_s": peak_rate()})
+    let rate = step.spent.operations / seconds(Work::Products);
+    let task = |task: &TaskTime| {
+        let TaskTime { kernel, count, seconds } = task;
+        json!({"kernel": kernel, "count": count, "seconds": seconds})
+    };
+    let tasks: Vec<Json> = step.tasks.iter().map(task).collect();
+    json!({"seconds": parts, "tasks": tasks, "products_flop_per_s": rate,
+           "peak_flop_per_s": peak_rate()})
 }
 
 /// Operations a second of the fastest of some large products, by all threads of the pool.

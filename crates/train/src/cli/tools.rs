@@ -5,6 +5,7 @@ use super::{precision, show, show_list, warn};
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
+use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
 use crate::{cpu, drivers, export, fetch, score, tiny};
@@ -111,7 +112,7 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
 
 /// Shows the tokens and the loss of every line.
 pub fn score(arguments: &Score) -> Result<ExitCode> {
-    let name = drivers::chosen(&arguments.driver)?;
+    drivers::chosen(&arguments.driver)?;
     let source = Source::open(&arguments.weights.weights)?;
     let lines = score::read(&arguments.input, &source)?;
     let mut weights = source.weights()?;
@@ -121,8 +122,8 @@ pub fn score(arguments: &Score) -> Result<ExitCode> {
     }
     drop(source);
     precision::apply(&arguments.precision, &mut weights)?;
-    let mut driver = drivers::start(&name, &Arc::new(weights))?;
-    let items = score::score(driver.as_mut(), &arguments.input, &lines)?;
+    let mut executor = Executor::frozen(&Arc::new(weights))?;
+    let items = score::score(&mut executor, &arguments.input, &lines)?;
     match arguments.output {
         Format::Json => {
             let items: Vec<Json> = items.iter().map(|item| json!(item)).collect();

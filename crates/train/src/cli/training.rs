@@ -4,7 +4,6 @@ use super::arguments::{self, Finetune, Pretrain, Training};
 use super::{precision, show, warn};
 use crate::architecture::Architecture;
 use crate::digest::sha256_file;
-use crate::driver::{Driver, Recompute};
 use crate::error::{Error, Result, gibibytes};
 use crate::lora::{self, Adapter};
 use crate::memory::{self, Run};
@@ -14,6 +13,7 @@ use crate::progress::{Progress, Totals};
 use crate::report::{Page, Sample};
 use crate::saves::Saves;
 use crate::split::{self, Split};
+use crate::steps::{Executor, Recompute, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
 use crate::training::{self, Method, Outcome, Places, Prompts, Settings};
@@ -94,17 +94,17 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
             None => return Ok(ExitCode::from(EXIT_SAVED)),
         },
     };
-    let (trainable, mut driver) = start.into_parts(&name, &tokenizer)?;
-    driver.set_recompute(recompute(arguments.recompute));
-    let computes = format!("driver `{name}`: {}", driver.detail());
-    progress.driver(&name, &driver.detail());
+    let (trainable, mut executor) = start.into_parts(&tokenizer)?;
+    executor.set_recompute(recompute(arguments.recompute));
+    let computes = format!("driver `{name}`: {}", executor.detail());
+    progress.driver(&name, executor.detail());
     warn(&computes);
     let outcome = training::run(
         &settings,
         &places,
         trainable,
         &data,
-        driver.as_mut(),
+        &mut executor,
         &notice,
         &mut progress,
         &mut warn,
@@ -112,7 +112,9 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let peak = gibibytes(Bytes(memory::peak()?));
     let memory = format!("peak {peak}, estimated {}", gibibytes(estimated));
     warn(&format!("memory: {memory}"));
-    let facts = [("computed by", computes), ("memory", memory)];
+    let tasks = by_task(executor.times());
+    warn(&format!("tasks: {tasks}"));
+    let facts = [("computed by", computes), ("memory", memory), ("tasks", tasks)];
     report(outcome, &settings, &places, &tokenizer, facts, &mut progress)
 }
 
@@ -121,7 +123,7 @@ fn report(
     settings: &Settings,
     places: &Places,
     tokenizer: &Tokenizer,
-    facts: [(&'static str, String); 2],
+    facts: [(&'static str, String); 3],
     progress: &mut Progress,
 ) -> Result<ExitCode> {
     match outcome {
@@ -149,8 +151,8 @@ fn report(
                 tokens as f64 / seconds
             );
             let title = format!("{what} in {}", places.output.display());
-            let [computed, memory] = facts;
-            let facts = [("training", did.clone()), computed, memory];
+            let [computed, memory, tasks] = facts;
+            let facts = [("training", did.clone()), computed, memory, tasks];
             let (losses, samples, step) = (&losses, &samples, settings.steps);
             let page = Page { title: &title, facts: &facts, losses, step, samples };
             // The result is there all the same.
@@ -165,6 +167,17 @@ fn report(
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// What each kind of task took since the process began, the one that took most first:
+/// `layer_backward 61.2 s (1080 tasks), …`
+fn by_task(mut times: Vec<TaskTime>) -> String {
+    times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let told = times.iter().map(|TaskTime { kernel, count, seconds }| {
+        let tasks = if *count == 1 { "task" } else { "tasks" };
+        format!("{kernel} {seconds:.1} s ({count} {tasks})")
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// A sample for whoever reads.
@@ -234,19 +247,17 @@ impl Start {
 
     pub(super) fn into_parts<'a>(
         self,
-        driver: &str,
         tokenizer: &'a Tokenizer,
-    ) -> Result<(Trainable<'a>, Box<dyn Driver>)> {
+    ) -> Result<(Trainable<'a>, Executor)> {
         match self {
             Self::Adapter { adapter, base_model, weights } => {
-                let driver = drivers::start(driver, &weights)?;
-                Ok((Trainable::adapter(adapter, base_model), driver))
+                let executor = Executor::adapting(&weights, &adapter)?;
+                Ok((Trainable::Adapter { base_model }, executor))
             }
             Self::Model(weights) => {
                 let configuration = weights.configuration.clone().unwrap_or_default();
-                let architecture = weights.architecture.clone();
-                let driver = drivers::start_owning(driver, *weights)?;
-                Ok((Trainable::model(architecture, configuration, tokenizer), driver))
+                let executor = Executor::learning(*weights)?;
+                Ok((Trainable::Model { configuration, tokenizer }, executor))
             }
         }
     }

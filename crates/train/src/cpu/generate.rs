@@ -46,9 +46,9 @@ fn extend(
     let mut cache = Cache::new(model, prompts.len());
     let mut active: Vec<usize> = (0..prompts.len()).collect();
     let mut next: Vec<Vec<u32>> = prompts.to_vec();
-    let mut tape = Tape::default();
+    let mut buffers = <(Vec<f32>, Tape)>::default();
     for _ in 0..new_max {
-        let chosen = step(model, &mut cache, &next, &mut tape)?;
+        let chosen = step(model, &mut cache, &next, &mut buffers)?;
         let mut kept = Vec::new();
         for (place, &token) in chosen.iter().enumerate() {
             if Some(token) != end {
@@ -88,7 +88,7 @@ fn step(
     model: &Model,
     cache: &mut Cache,
     tokens: &[Vec<u32>],
-    tape: &mut Tape,
+    (stream, tape): &mut (Vec<f32>, Tape),
 ) -> Result<Vec<u32>> {
     let (mut bounds, mut positions) = (vec![0], Vec::new());
     for (length, tokens) in cache.lengths.iter_mut().zip(tokens) {
@@ -96,7 +96,7 @@ fn step(
         *length += tokens.len();
         bounds.push(positions.len());
     }
-    model.extend(&tokens.concat(), &positions, &bounds, &mut cache.layers, tape);
+    model.extend(&tokens.concat(), &positions, &bounds, &mut cache.layers, (stream, tape));
     let last: Vec<usize> = bounds[1..].iter().map(|end| end - 1).collect();
-    model.most_likely(&tape.input, &last)
+    model.most_likely(stream, &last)
 }

@@ -1,7 +1,7 @@
 //! One residual layer, composed of blocks as the architecture says.
 
 use crate::architecture::{Architecture, PostNorms};
-use crate::blocks::attention::{self, Context};
+use crate::blocks::attention::{self, Context, Input};
 use crate::blocks::linear;
 use crate::blocks::matrix::{copied, sized};
 use crate::blocks::mlp;
@@ -19,11 +19,9 @@ pub struct Block<'a> {
     pub table: Option<&'a Table>,
 }
 
-/// What a layer remembers for its backward.
-#[derive(Debug, Default)]
+/// What a layer remembers for its backward, beside its input.
+#[derive(Debug, Clone, Default)]
 pub struct Tape {
-    /// The residual stream before the layer: `[rows, hidden]`
-    pub input: Vec<f32>,
     input_statistics: Vec<f32>,
     attention: attention::Saved,
     attention_result: Normed,
@@ -35,7 +33,7 @@ pub struct Tape {
 }
 
 /// A result that is normalised before it joins the residual stream; empty without such norms.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Normed {
     result: Vec<f32>,
     statistics: Vec<f32>,
@@ -84,10 +82,15 @@ impl<'a> Gradients<'a> {
         }
     }
 
-    /// Of the adapter alone; `gradient` is laid out as its values.
-    pub fn low_rank(adapter: &'a Adapter, layer: usize, gradient: &'a mut [f32]) -> Self {
+    /// Of one layer of an adapter alone: its values, and their gradient.
+    pub fn low_rank(
+        adapter: &'a Adapter,
+        layer: usize,
+        values: &'a [f32],
+        gradient: &'a mut [f32],
+    ) -> Self {
         let groups = adapter
-            .low_rank(layer, gradient)
+            .low_rank(layer, values, gradient)
             .map(|group| group.map_or(linear::Gradient::Frozen, linear::Gradient::LowRank));
         let [qkv, output, up, down] = groups;
         let (query_norm, key_norm) = Default::default();
@@ -103,26 +106,26 @@ impl<'a> Gradients<'a> {
 }
 
 impl Block<'_> {
-    /// `out = layer(tape.input)`
+    /// `out = layer(input)`, of rows `[rows, hidden]`
     pub fn forward(
         &self,
-        bounds: &[usize],
+        Input { x, bounds }: Input<'_>,
         context: Context<'_>,
         tape: &mut Tape,
         workspace: &mut Workspace,
         out: &mut Vec<f32>,
     ) {
         let (norm, layer) = (self.architecture.norm, self.weights);
-        let count = tape.input.len() / self.architecture.hidden;
-        let normed = sized(&mut workspace.normed, tape.input.len());
+        let count = x.len() / self.architecture.hidden;
+        let normed = sized(&mut workspace.normed, x.len());
         let statistics = sized(&mut tape.input_statistics, count * STATISTICS);
-        norm.forward(&tape.input, layer.attention_norm.norm(), normed, statistics);
-        copied(&mut tape.middle, &tape.input);
+        norm.forward(x, layer.attention_norm.norm(), normed, statistics);
+        copied(&mut tape.middle, x);
         let shape = self.architecture.attention_of(self.index);
         let parameters = self.attention_parameters();
         let post_norm = &layer.attention_post_norm;
         self.join(post_norm, &mut tape.attention_result, &mut tape.middle, |stream| {
-            let input = attention::Input { x: normed, bounds };
+            let input = Input { x: normed, bounds };
             shape.forward(parameters, input, context, &mut tape.attention, stream);
         });
         let statistics = sized(&mut tape.middle_statistics, count * STATISTICS);
@@ -140,7 +143,7 @@ impl Block<'_> {
     /// Without `Reach::Input` the stream is left before the first norm: nothing below learns.
     pub fn backward(
         &self,
-        bounds: &[usize],
+        Input { x, bounds }: Input<'_>,
         tape: &mut Tape,
         reach: Reach,
         gradients: &mut Gradients<'_>,
@@ -150,8 +153,8 @@ impl Block<'_> {
         self.mlp_backward(tape, gradients, workspace, stream);
         let Workspace { normed, into_result, into_normed, attention, .. } = workspace;
         let (norm, layer) = (self.architecture.norm, self.weights);
-        let normed = sized(normed, tape.input.len());
-        norm.forward(&tape.input, layer.attention_norm.norm(), normed, &mut tape.input_statistics);
+        let normed = sized(normed, x.len());
+        norm.forward(x, layer.attention_norm.norm(), normed, &mut tape.input_statistics);
         let upstream = self.part_backward(
             &layer.attention_post_norm,
             &tape.attention_result,
@@ -159,10 +162,10 @@ impl Block<'_> {
             &mut gradients.attention_post_norm,
             into_result,
         );
-        let into_normed = sized(into_normed, tape.input.len());
+        let into_normed = sized(into_normed, x.len());
         self.architecture.attention_of(self.index).backward(
             self.attention_parameters(),
-            attention::Input { x: normed, bounds },
+            Input { x: normed, bounds },
             &tape.attention,
             upstream,
             &mut gradients.attention,
@@ -170,7 +173,7 @@ impl Block<'_> {
             (reach == Reach::Input).then_some(&mut *into_normed),
         );
         if reach == Reach::Input {
-            let (x, statistics) = (&tape.input, &tape.input_statistics);
+            let statistics = &tape.input_statistics;
             let own = &mut gradients.attention_norm;
             norm.backward_parameters(into_normed, x, statistics, own);
             norm.backward(into_normed, x, layer.attention_norm.norm(), statistics, stream);

@@ -68,6 +68,14 @@ impl<T> Lane<T> {
         }
     }
 
+    /// Takes orders if there are some; false once the lane is closed.
+    pub fn poll(&self, into: &mut Vec<T>) -> bool {
+        if self.is_filled.swap(false, Ordering::SeqCst) {
+            std::mem::swap(&mut *lock(&self.queue), into);
+        }
+        !self.is_closed.load(Ordering::SeqCst)
+    }
+
     /// Waits for orders; false once the lane is closed and has none.
     pub fn take(&self, into: &mut Vec<T>) -> bool {
         let mut looks = 0;
@@ -109,6 +117,19 @@ pub struct Reports {
 }
 
 impl Reports {
+    /// Orders that will have no report: who did them is gone.
+    pub fn give_up(&self, count: usize) {
+        self.open.fetch_sub(count, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if self.is_waited_for.swap(false, Ordering::SeqCst) {
+            drop(lock(&self.done));
+            self.comes.notify_one();
+        }
+    }
+
     pub fn expect(&self, count: usize) {
         self.open.fetch_add(count, Ordering::Relaxed);
     }
@@ -120,10 +141,7 @@ impl Reports {
         }
         lock(&self.done).append(from);
         self.has_some.store(true, Ordering::SeqCst);
-        if self.is_waited_for.swap(false, Ordering::SeqCst) {
-            drop(lock(&self.done));
-            self.comes.notify_one();
-        }
+        self.wake();
     }
 
     pub fn take(&self, wait: Wait, into: &mut Vec<Completion>) {

@@ -96,6 +96,37 @@ fn a_kernel_that_panics_fails_its_task_and_what_reads_it() {
 }
 
 #[test]
+fn what_each_kernel_took_is_counted() {
+    let machine = machine(1, 1);
+    let mut runtime = runtime(&machine, Box::new(add));
+    let [a, b] = [0, 1].map(|_| put(&mut runtime, vec![1.0]));
+    for _ in 0..3 {
+        let task = Task::new(KernelId(0), [(a, Mode::Read), (b, Mode::ReadWrite)]);
+        runtime.submit(task).expect("a task");
+    }
+    runtime.wait().expect("all run");
+    let times = runtime.coordinator().times();
+    assert_eq!(times.iter().map(|time| time.count).collect::<Vec<_>>(), [3]);
+    assert!(times[0].total > 0);
+}
+
+#[test]
+fn a_buffer_that_is_only_read_is_not_changed() {
+    let machine = machine(1, 1);
+    let code = |arguments: &Arguments<'_, Vec<f32>>| {
+        let held = arguments.hold();
+        *held.write(1)? = held.read(0)?.clone();
+        held.write(0).map(|_| ())
+    };
+    let mut runtime = runtime(&machine, Box::new(code));
+    let [a, b] = [2.0, 1.0].map(|value| put(&mut runtime, vec![value]));
+    let task = Task::new(KernelId(0), [(a, Mode::Read), (b, Mode::ReadWrite)]);
+    runtime.submit(task).expect("a task");
+    let error = runtime.wait().expect_err("it asks for too much");
+    assert!(error.to_string().contains("access 0 of the task only reads"), "{error}");
+}
+
+#[test]
 fn a_released_handle_is_gone() {
     let machine = machine(1, 1);
     let mut runtime = runtime(&machine, Box::new(add));
@@ -105,4 +136,50 @@ fn a_released_handle_is_gone() {
     runtime.release(a).expect("it is waited for");
     assert!(runtime.submit(task).is_err());
     assert_eq!(runtime.coordinator().data().used(MemoryId(0)), 4);
+}
+
+/// A content whose copies fail.
+#[derive(Default)]
+struct Brittle(f32);
+
+impl Clone for Brittle {
+    fn clone(&self) -> Self {
+        assert!(self.0 < 7.0, "{} can't be copied", self.0);
+        Self(self.0)
+    }
+}
+
+#[test]
+fn a_copy_that_panics_fails_what_reads_it_and_nothing_else() {
+    let machine = machine(2, 2);
+    let kernels = vec![KernelInfo { name: "kernel".to_owned(), classes: vec!["cpu".to_owned()] }];
+    let model = Model::new(vec!["kernel".to_owned()], machine.classes().to_vec());
+    let scheduler = Box::new(WorkStealing::default());
+    let coordinator = Coordinator::new(Arc::clone(&machine), kernels, model, scheduler);
+    let code: Code<Brittle> = Box::new(|_| Ok(()));
+    let driver = Cpu::new(&machine, vec![code]).expect("threads");
+    let mut runtime = Runtime::new(coordinator, driver, Begin::WhenFlushed);
+    // One a device: the second has to have a copy.
+    let mut read_by_both = |content| {
+        let handle = runtime.register(4, Some(MemoryId(0))).expect("room");
+        runtime.driver().put(handle, MemoryId(0), Brittle(content));
+        for _ in 0..2 {
+            runtime.submit(Task::new(KernelId(0), [(handle, Mode::Read)])).expect("a task");
+        }
+        runtime.wait()
+    };
+    let error = read_by_both(7.0).expect_err("one fails").to_string();
+    assert!(error.contains("from memory 0 to 1 failed: it panicked: 7 can't be copied"), "{error}");
+    read_by_both(1.0).expect("the thread that copies is still there");
+}
+
+#[test]
+fn a_thread_that_can_not_be_had_ends_those_before_it() {
+    let mut devices = machine(2, 1).devices().to_vec();
+    devices[1].name = "cpu\0".to_owned();
+    let memories = machine(2, 1).memories().to_vec();
+    let machine = Machine::new(devices, memories, 0, Vec::new()).expect("a machine");
+    let code: Code<Vec<f32>> = Box::new(add);
+    let error = Cpu::new(&machine, vec![code]).expect_err("refused").to_string();
+    assert_eq!(error, "device `cpu\\u{0}` has a zero byte in its name");
 }

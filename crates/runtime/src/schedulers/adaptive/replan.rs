@@ -2,7 +2,9 @@
 //! variations of the best, as many as the budget allows. The one that is predicted to end first
 //! is taken.
 
-use crate::{DeviceId, View};
+use std::collections::VecDeque;
+
+use crate::{DeviceId, TaskId, View};
 
 use super::super::plan::{self, Choose, Contention, Plan, Problem, Weight};
 use super::{Adaptive, LOOKED_AT, PLANNED_MAX, Planned};
@@ -127,11 +129,11 @@ impl Adaptive {
     }
 
     fn queue_fresh(&mut self, view: &View<'_>) {
+        self.fresh_priority = None;
         for task in std::mem::take(&mut self.fresh) {
             if let Some(node) = view.task(task).filter(|_| view.is_ready(task)) {
                 self.short.add(view, task, node);
             }
-            self.pending -= 1;
         }
     }
 
@@ -167,6 +169,8 @@ impl Adaptive {
                     start,
                     end,
                     rank: 0.0,
+                    priority: problem.priorities[place],
+                    place: 0,
                     is_handed_out: true,
                 },
                 None => self.slot(*id)?,
@@ -181,20 +185,36 @@ impl Adaptive {
 
     fn take_plan(&mut self, view: &View<'_>, problem: &Problem<'_>, best: &Ranked) {
         let orders = plan::by_device(problem, &best.plan);
-        let ids = |order: Vec<u32>| order.into_iter().map(|place| problem.ids[place as usize]);
-        self.orders = orders.into_iter().map(|order| ids(order).collect()).collect();
+        let Plan { devices, starts, ends, .. } = &best.plan;
         self.planned.clear();
         self.planned.resize(view.graph.rows(), None);
         for (place, task) in problem.ids.iter().copied().enumerate() {
-            let Plan { devices, starts, ends, .. } = &best.plan;
             self.planned[task.row()] = Some(Planned {
                 task,
                 device: DeviceId(devices[place]),
                 start: starts[place],
                 end: ends[place],
                 rank: best.ranks[place],
+                priority: problem.priorities[place],
+                place: 0,
                 is_handed_out: problem.committed[place].is_some(),
             });
+        }
+        self.orders.clear();
+        self.open.clear();
+        self.open_count = 0;
+        for order in orders {
+            let ids = order.into_iter().map(|place| problem.ids[place as usize]);
+            let ids: VecDeque<TaskId> = ids.collect();
+            for (place, task) in ids.iter().enumerate() {
+                let Some(planned) = &mut self.planned[task.row()] else { continue };
+                planned.place = place as u32;
+                let planned = *planned;
+                if view.is_ready(*task) && !self.short.has(*task) {
+                    self.add_open(&planned);
+                }
+            }
+            self.orders.push(ids);
         }
     }
 }

@@ -1,21 +1,20 @@
 //! Tasks that are too short to plan: each to the device where it ends first, by queue, transfers
 //! and model. A device without any takes what ends sooner with it.
 
-use std::collections::VecDeque;
-
 use crate::graph::Node;
 use crate::{DeviceId, TaskId, View};
+
+use super::super::queue::PriorityQueue;
 
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     task: TaskId,
-    priority: i32,
     expected: f64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct ShortQueues {
-    queues: Vec<VecDeque<Queued>>,
+    queues: Vec<PriorityQueue<Queued>>,
     /// Expected nanoseconds of each queue.
     work: Vec<f64>,
     /// Those in the queues, by row.
@@ -25,7 +24,7 @@ pub(super) struct ShortQueues {
 
 impl ShortQueues {
     pub fn add(&mut self, view: &View<'_>, task: TaskId, node: &Node) {
-        self.queues.resize_with(view.streams.len(), VecDeque::new);
+        self.queues.resize_with(view.streams.len(), PriorityQueue::default);
         self.work.resize(view.streams.len(), 0.0);
         let one_memory = view.machine.memories().len() == 1;
         // (known, finish, expected, row): where nothing is known yet it is tried first, on the
@@ -58,13 +57,7 @@ impl ShortQueues {
             }
         }
         let Some((_, _, expected, row)) = best else { return };
-        let queued = Queued { task, priority: node.priority(), expected };
-        let queue = &mut self.queues[row];
-        let behind = queue.iter().rev().take_while(|other| other.priority < queued.priority);
-        match behind.count() {
-            0 => queue.push_back(queued),
-            count => queue.insert(queue.len() - count, queued),
-        }
+        self.queues[row].add(node.priority(), Queued { task, expected });
         self.work[row] += expected;
         self.count += 1;
         if self.queued.len() <= task.row() {
@@ -81,18 +74,54 @@ impl ShortQueues {
         if !self.queues[row].is_empty() {
             return Some((self.take(row, 0)?, "earliest-finish"));
         }
-        // From the back of the queue that ends last.
+        // From the queue that ends last: of its most urgent the last, else the last of all.
         let others = (0..self.queues.len()).filter(|other| !self.queues[*other].is_empty());
         let ends = |other: usize| view.free_at(DeviceId(other as u16)) as f64 + self.work[other];
         let other = others.max_by(|a, b| ends(*a).total_cmp(&ends(*b)).then(b.cmp(a)))?;
-        let queued = *self.queues[other].back()?;
-        let node = view.task(queued.task)?;
-        let here = view.estimate(node, device).filter(|_| view.can_run(node, device))?.mean;
-        let begins = view.free_at(device).max(view.available_at(node, device)?) as f64;
-        if begins + here >= ends(other) {
-            return None;
+        let (urgent, all) = (self.queues[other].most_urgent(), self.queues[other].len());
+        if urgent < all {
+            let before = self.queues[other].iter().take(urgent);
+            let work: f64 = before.map(|(_, queued)| queued.expected).sum();
+            let end = view.free_at(DeviceId(other as u16)) as f64 + work;
+            if self.ends_sooner(view, device, (other, urgent - 1), end) {
+                return Some((self.take(other, urgent - 1)?, "stolen"));
+            }
         }
-        Some((self.take(other, self.queues[other].len() - 1)?, "stolen"))
+        match self.ends_sooner(view, device, (other, all - 1), ends(other)) {
+            true => Some((self.take(other, all - 1)?, "stolen")),
+            false => None,
+        }
+    }
+
+    /// Whether the task in a place of another's queue ends on the device before `end`.
+    fn ends_sooner(
+        &self,
+        view: &View<'_>,
+        device: DeviceId,
+        (row, place): (usize, usize),
+        end: f64,
+    ) -> bool {
+        let queued = self.queues[row].get(place);
+        let node = queued.and_then(|queued| view.task(queued.task));
+        let Some(node) = node.filter(|node| view.can_run(node, device)) else { return false };
+        let (Some(here), Some(data)) =
+            (view.estimate(node, device), view.available_at(node, device))
+        else {
+            return false;
+        };
+        view.free_at(device).max(data) as f64 + here.mean < end
+    }
+
+    /// The priority of the first in the device's own queue, or of what it might steal.
+    pub fn priority(&self, device: DeviceId) -> Option<i32> {
+        match self.own_priority(device) {
+            None if self.count > 0 => self.queues.iter().filter_map(PriorityQueue::priority).max(),
+            own => own,
+        }
+    }
+
+    pub fn own_priority(&self, device: DeviceId) -> Option<i32> {
+        self.queues.get(device.row())?.priority()
     }
 
     fn take(&mut self, row: usize, place: usize) -> Option<TaskId> {
@@ -110,14 +139,14 @@ impl ShortQueues {
     }
 
     pub fn upcoming(&self, device: DeviceId, soon: &mut Vec<TaskId>) {
-        let queue = self.queues.get(device.row()).into_iter().flatten();
-        soon.extend(queue.take(4).map(|queued| queued.task));
+        let queue = self.queues.get(device.row()).into_iter();
+        soon.extend(queue.flat_map(PriorityQueue::iter).take(4).map(|(_, queued)| queued.task));
     }
 
     pub fn device_lost(&mut self, device: DeviceId, back: &mut Vec<TaskId>) {
         if let Some(queue) = self.queues.get_mut(device.row()) {
             self.count -= queue.len();
-            for queued in queue.drain(..) {
+            for queued in queue.drain() {
                 self.queued[queued.task.row()] = None;
                 back.push(queued.task);
             }

@@ -19,6 +19,8 @@ pub(in super::super) struct Problem<'a> {
     pub devices: usize,
     pub memories: usize,
     pub ids: Vec<TaskId>,
+    /// As submitted.
+    pub priorities: Vec<i32>,
     /// Tasks of the problem that each waits for.
     pub waiting: Vec<u32>,
     /// Those that will not run and only hand on what they wait for.
@@ -93,6 +95,7 @@ impl<'a> Problem<'a> {
             devices,
             memories: machine.memories().len(),
             ids: tasks.into_iter().map(|(_, id)| id).collect(),
+            priorities: Vec::new(),
             waiting: Vec::new(),
             cancelled: Vec::new(),
             committed: Vec::new(),
@@ -116,6 +119,8 @@ impl<'a> Problem<'a> {
     fn add_durations(&mut self, view: &View<'_>) {
         let is_cancelled = |id: &TaskId| view.task(*id).is_some_and(|node| node.is_cancelled);
         self.cancelled = self.ids.iter().map(is_cancelled).collect();
+        let priority = |id: &TaskId| view.task(*id).map_or(0, |node| node.priority());
+        self.priorities = self.ids.iter().map(priority).collect();
         for id in &self.ids {
             let Some(node) = view.task(*id) else { continue };
             let known = view.machine.device_ids().filter_map(|device| {

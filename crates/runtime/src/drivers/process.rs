@@ -1,0 +1,258 @@
+//! Workers in processes of their own, on this machine or another: one device and one memory each.
+//!
+//! A worker runs kernels that it knows by name over its own buffers; bytes cross only by copies. A
+//! worker that ends, says nothing, or says what can't be is cut off with a reason, and its memory
+//! is lost: its tasks run elsewhere, and data with copies elsewhere survives. Devices of the
+//! program itself are threads beside them, and what goes from one worker to another passes
+//! through the program.
+
+mod line;
+mod protocol;
+mod socket;
+mod worker;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::cpu::{Buffer, Code, Cpu};
+use crate::{
+    Completion, CopyOrder, Driver, HandleId, KernelInfo, Launch, Machine, MemoryId, Nanos, Wait,
+};
+
+use line::{Line, Sent};
+
+pub use protocol::FrameError;
+pub use socket::{ConnectError, Connection, Listener, Peer, ReadError, Token};
+pub use worker::{WorkerError, serve};
+
+/// Content that can go to another process: as many bytes as its handle was registered with.
+pub trait Portable: Buffer {
+    fn to_bytes(&self) -> Vec<u8>;
+
+    /// # Errors
+    /// In words, bytes that are no content.
+    fn from_bytes(bytes: Vec<u8>) -> Result<Self, String>;
+}
+
+impl Portable for Vec<u8> {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.clone()
+    }
+
+    fn from_bytes(bytes: Vec<u8>) -> Result<Self, String> {
+        Ok(bytes)
+    }
+}
+
+impl Portable for Vec<f32> {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    fn from_bytes(bytes: Vec<u8>) -> Result<Self, String> {
+        let (values, rest) = bytes.as_chunks();
+        match rest.len() {
+            0 => Ok(values.iter().map(|value| f32::from_le_bytes(*value)).collect()),
+            _ => Err(format!("{} bytes are no whole number of values", bytes.len())),
+        }
+    }
+}
+
+/// What a worker has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    pub device: String,
+    /// Devices of the same class run a kernel in the same time.
+    pub class: String,
+    /// Bytes of its memory.
+    pub capacity: u64,
+    /// Kernels by name.
+    pub kernels: Vec<String>,
+}
+
+/// How long a worker may take for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// From when it is waited for until it has said who it is.
+    pub handshake: Duration,
+    /// Without a sign of life, and without taking what it is sent.
+    pub silence: Duration,
+    /// For one task, once those before it have ended.
+    pub task: Duration,
+    /// Without a part of any of its copies going on.
+    pub copy: Duration,
+}
+
+impl Default for Limits {
+    /// Generous ones: a worker that is cut off is work that is done again.
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            silence: Duration::from_secs(10),
+            task: Duration::from_secs(600),
+            copy: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Limits {
+    /// How often the limits are looked at, and a worker gives a sign of life.
+    fn tick(&self) -> Duration {
+        let least = self.handshake.min(self.silence).min(self.task).min(self.copy);
+        (least / 4).max(Duration::from_millis(1))
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("a thread or a clone of a socket can't be had")]
+    System(#[from] std::io::Error),
+    #[error("there is no memory {0}")]
+    NoMemory(usize),
+    #[error("memory `{memory}` has {devices} devices, and a worker is one")]
+    Devices { memory: String, devices: usize },
+    #[error("memory `{memory}` is of {told} bytes, and its worker offers {offered}")]
+    Capacity { memory: String, told: u64, offered: u64 },
+    #[error("memory `{0}` is of two workers")]
+    Twice(String),
+}
+
+/// A worker, and what it is to do since the last flush.
+struct Link<B: Portable> {
+    line: Arc<Line<B>>,
+    orders: Vec<Sent>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Threads of this process for devices that no worker has, two more for each worker.
+pub struct Process<B: Portable> {
+    host: Cpu<B>,
+    /// By memory; `None` for those of this process.
+    links: Vec<Option<Link<B>>>,
+}
+
+impl<B: Portable> std::fmt::Debug for Process<B> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let workers = self.links.iter().flatten().count();
+        formatter.debug_struct("Process").field("workers", &workers).finish_non_exhaustive()
+    }
+}
+
+impl<B: Portable> Process<B> {
+    /// `code` is of the devices of this process, in the order of kernels; it may be shorter where
+    /// only workers have the rest. Each worker has the memory beside it, and its one device.
+    ///
+    /// # Errors
+    /// What the machine says otherwise than a worker, and threads that can't be had.
+    pub fn new(
+        machine: &Machine,
+        (kernels, code): (&[KernelInfo], Vec<Code<B>>),
+        workers: Vec<(MemoryId, Peer)>,
+        limits: Limits,
+    ) -> Result<Self, StartError> {
+        for (memory, Peer { offer, .. }) in &workers {
+            check(machine, *memory, offer)?;
+        }
+        let mut links: Vec<Option<Link<B>>> = machine.memories().iter().map(|_| None).collect();
+        let is_remote = |memory: MemoryId| workers.iter().any(|(of, _)| *of == memory);
+        let host = Cpu::for_devices(machine, code, |id| !is_remote(machine.memory_of(id)))?;
+        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        for (memory, Peer { frames, .. }) in workers {
+            let link = &mut links[memory.row()];
+            if link.is_some() {
+                return Err(StartError::Twice(machine.memories()[memory.row()].name.clone()));
+            }
+            let (line, threads) = Line::start((memory, &names), frames, host.shared(), limits)?;
+            *link = Some(Link { line, orders: Vec::new(), threads });
+        }
+        let lines = links.iter().map(|link| Some(Arc::downgrade(&link.as_ref()?.line)));
+        let lines: Vec<_> = lines.collect();
+        links.iter().flatten().for_each(|link| link.line.meet(lines.clone()));
+        Ok(Self { host, links })
+    }
+
+    fn link(&mut self, memory: MemoryId) -> Option<&mut Link<B>> {
+        self.links[memory.row()].as_mut()
+    }
+
+    /// Puts content into a memory of this process, for a handle that no task uses, and returns what
+    /// was there.
+    pub fn put(&self, handle: HandleId, memory: MemoryId, content: B) -> B {
+        self.host.put(handle, memory, content)
+    }
+
+    /// Takes a look at a buffer in a memory of this process that no task writes.
+    pub fn look<R>(&self, handle: HandleId, memory: MemoryId, look: impl FnOnce(&B) -> R) -> R {
+        self.host.look(handle, memory, look)
+    }
+}
+
+fn check(machine: &Machine, memory: MemoryId, offer: &Offer) -> Result<(), StartError> {
+    let Some(told) = machine.memories().get(memory.row()) else {
+        return Err(StartError::NoMemory(memory.row()));
+    };
+    let own = machine.device_ids().filter(|device| machine.memory_of(*device) == memory);
+    let (memory, devices) = (told.name.clone(), own.count());
+    if devices != 1 {
+        return Err(StartError::Devices { memory, devices });
+    }
+    let (told, offered) = (told.capacity.0, offer.capacity);
+    if told > offered {
+        return Err(StartError::Capacity { memory, told, offered });
+    }
+    Ok(())
+}
+
+impl<B: Portable> Driver for Process<B> {
+    fn now(&self) -> Nanos {
+        self.host.now()
+    }
+
+    fn launch(&mut self, launch: Launch) {
+        match self.link(launch.memory) {
+            Some(link) => link.orders.push(Sent::Launch(launch)),
+            None => self.host.launch(launch),
+        }
+    }
+
+    fn copy(&mut self, copy: CopyOrder) {
+        if let Some(link) = self.link(copy.from) {
+            link.orders.push(Sent::Fetch(copy));
+        } else if let Some(link) = self.link(copy.to) {
+            link.orders.push(Sent::Store(copy));
+        } else {
+            self.host.copy(copy);
+        }
+    }
+
+    fn drop_buffer(&mut self, handle: HandleId, memory: MemoryId) {
+        match self.link(memory) {
+            Some(link) => link.orders.push(Sent::Drop(handle)),
+            None => self.host.drop_buffer(handle, memory),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.host.flush();
+        for link in self.links.iter_mut().flatten() {
+            link.line.hand_over(&mut link.orders);
+        }
+    }
+
+    fn completions(&mut self, wait: Wait, into: &mut Vec<Completion>) {
+        self.host.completions(wait, into);
+    }
+}
+
+impl<B: Portable> Drop for Link<B> {
+    fn drop(&mut self) {
+        self.line.close();
+        for thread in self.threads.drain(..) {
+            // What the program's code panics with in it is caught.
+            let _ = thread.join();
+        }
+    }
+}

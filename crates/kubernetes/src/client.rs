@@ -6,6 +6,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use thiserror::Error;
 
+pub(crate) const FORBIDDEN: u16 = 403;
+pub(crate) const NOT_FOUND: u16 = 404;
+pub(crate) const CONFLICT: u16 = 409;
+
 /// By which file or account the API server is reached.
 #[derive(Debug, Clone, Default)]
 pub struct Access {

@@ -11,16 +11,15 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 
-use crate::client::{Access, ConnectError, Connection};
+use crate::client::{Access, ConnectError, Connection, NOT_FOUND};
 use crate::jobs::{JobObject, Jobs};
 use crate::leader::{self, Election, ElectionError, Leadership, Standby};
 use crate::quotas::{self, QuotasObject};
 use crate::statuses::Statuses;
-use crate::watches::Watches;
+use crate::watch::Watches;
 
 /// Threads that speak with the API server.
 const THREADS: usize = 2;
-const NOT_FOUND: u16 = 404;
 
 /// Why there is no way to a cluster, or no use of it.
 #[derive(Debug, Error)]

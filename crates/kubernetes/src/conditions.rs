@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
+use crate::client::{CONFLICT, NOT_FOUND};
 use crate::events::{self, EventText};
 use crate::jobs::Jobs;
 use crate::leader::Leadership;
@@ -32,8 +33,6 @@ const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Between two tries of what has to be written; doubled up to the longest.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-const NOT_FOUND: u16 = 404;
-const CONFLICT: u16 = 409;
 
 /// Why an object waits.
 #[derive(Debug, Clone, PartialEq, Eq)]

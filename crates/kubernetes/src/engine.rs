@@ -30,6 +30,7 @@ use crate::conditions::ForeignConditions;
 use crate::device_table::DeviceTable;
 use crate::dra::DraKind;
 use crate::gang::{Fact, Gang};
+use crate::informers;
 use crate::inventory::Inventory;
 use crate::jobs::{self, Jobs};
 use crate::leader::Leadership;
@@ -42,7 +43,6 @@ use crate::quotas::QuotasApi;
 use crate::reports::Reports;
 use crate::requests::News;
 use crate::statuses::Statuses;
-use crate::watch;
 use crate::workload_kinds::WorkloadKind;
 use crate::writer::{Right, Wanted, Writer};
 use claims::Claims;
@@ -147,6 +147,9 @@ struct Live {
     pods: Vec<(ObjectKey, Option<String>)>,
     /// Uids of pods that are gone.
     gone: BTreeSet<String>,
+    /// All pods were listed while its own were being made: of one that had come and gone by then
+    /// nobody hears.
+    was_listed: bool,
     /// By which its ranks find each other.
     service: Option<ObjectKey>,
     /// The job that its only pod is, which somebody else made.
@@ -167,6 +170,7 @@ impl Live {
             wanted: Wanted::default(),
             pods,
             gone: BTreeSet::new(),
+            was_listed: false,
             service,
             of_pod: None,
             stop: None,
@@ -242,27 +246,27 @@ fn follow(
     (scheduler, sender): (&Scheduler, &Sender),
     (looks_after_nodes, allocates): (bool, bool),
 ) {
-    let source = watch::Source {
+    let source = informers::Source {
         client: cluster.connection().client.clone(),
         watches: cluster.watches().clone(),
     };
-    cluster.spawn(watch::pods(source.clone(), scheduler.clone(), sender.clone()));
+    cluster.spawn(informers::pods(source.clone(), scheduler.clone(), sender.clone()));
     if allocates {
         for kind in DraKind::ALL {
             let (source, scheduler) = (source.clone(), scheduler.clone());
-            cluster.spawn(watch::dra(source, kind, scheduler, sender.clone()));
+            cluster.spawn(informers::dra(source, kind, scheduler, sender.clone()));
         }
     }
     if looks_after_nodes {
-        cluster.spawn(watch::nodes(source.clone(), sender.clone()));
-        cluster.spawn(watch::priority_classes(source.clone(), sender.clone()));
+        cluster.spawn(informers::nodes(source.clone(), sender.clone()));
+        cluster.spawn(informers::priority_classes(source.clone(), sender.clone()));
         for kind in NetworkKind::ALL {
-            cluster.spawn(watch::network(source.clone(), kind, sender.clone()));
+            cluster.spawn(informers::network(source.clone(), kind, sender.clone()));
         }
-        cluster.spawn(watch::groups(source.clone(), sender.clone()));
+        cluster.spawn(informers::groups(source.clone(), sender.clone()));
         for kind in WorkloadKind::all() {
             let watched = (source.clone(), kind, scheduler.clone(), sender.clone());
-            cluster.spawn(watch::workloads(watched));
+            cluster.spawn(informers::workloads(watched));
         }
     }
 }
@@ -756,18 +760,6 @@ impl Kubernetes {
         self.requests.over(uid);
     }
 
-    /// What was found of a pod of which nobody had heard. Who has heard meanwhile knows better.
-    fn looked(&mut self, lease: LeaseId, rank: u32, row: Option<Box<PodRow>>) {
-        let Some(live) = self.leases.get_mut(&lease).filter(|it| it.gang.is_unheard(rank)) else {
-            return;
-        };
-        match row {
-            Some(row) => live.gang.see(rank, &row),
-            None => live.gang.see_gone(rank),
-        }
-        self.emit(lease);
-    }
-
     /// The list of all pods is complete: those that it did not name are gone, and those that were
     /// made and never seen are asked for.
     fn listed(&mut self) {
@@ -777,40 +769,9 @@ impl Kubernetes {
                 absent.map(|(row, _)| (row.key.clone(), row.uid.clone())).collect();
             absent.iter().for_each(|(key, uid)| self.see_gone(key, uid));
         }
-        for (lease, live) in &self.leases {
-            for rank in live.gang.unheard() {
-                let key = live.pods[rank as usize].0.clone();
-                self.cluster.spawn(self.writer.clone().look(*lease, rank, key));
-            }
-        }
+        self.leases.values_mut().for_each(|live| live.was_listed |= live.gang.is_beginning());
+        self.leases.keys().for_each(|lease| self.look_for_unheard(*lease));
         self.adopt_leases();
-    }
-
-    fn begun(&mut self, lease: LeaseId, made: Vec<Option<String>>, refused: Option<String>) {
-        let Some(live) = self.leases.get_mut(&lease) else { return };
-        for ((_, uid), made) in live.pods.iter_mut().zip(made) {
-            *uid = made.or(uid.take());
-        }
-        let is_there = |uid: &String| !live.gone.contains(uid);
-        let flags: Vec<bool> =
-            live.pods.iter().map(|(_, uid)| uid.as_ref().is_some_and(is_there)).collect();
-        if live.of_pod.is_some()
-            && let Some(reason) = refused
-        {
-            // It waits on as it did before.
-            return self.end(lease, Outcome::Refused { reason });
-        }
-        live.gang.begun(&flags, refused);
-        let keys: Vec<ObjectKey> = live.pods.iter().map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            self.pods.get(&key).into_iter().for_each(|(row, _)| self.delete_if_orphaned(row));
-        }
-        let Some(live) = self.leases.get_mut(&lease) else { return };
-        if let Some(stop) = live.stop {
-            self.delete(lease, stop.grace);
-        }
-        self.await_beginning(lease);
-        self.emit(lease);
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::names::{self, ObjectKey, SCHEDULER, SCHEDULER_LABEL};
 use crate::owners::JobOwner;
-use crate::watches::Watches;
+use crate::watch::Watches;
 
 /// News of jobs that may wait for whoever takes them in.
 const NEWS_MAX: usize = 4_096;

@@ -20,6 +20,8 @@ use thiserror::Error as ThisError;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::client::{CONFLICT, NOT_FOUND};
+
 /// So long after it was last renewed nobody else takes it; the defaults of kube-scheduler.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// So long after its last renewal began the holder writes nothing any more.
@@ -32,9 +34,6 @@ const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// Highest that is believed where the Lease itself does not say it: a Lease can say twice as much,
 /// so that as many can follow.
 pub const EPOCH_MAX: u64 = 1 << 30;
-
-const CONFLICT: u16 = 409;
-const NOT_FOUND: u16 = 404;
 
 /// What is led, and by whom.
 #[derive(Debug, Clone, PartialEq, Eq)]

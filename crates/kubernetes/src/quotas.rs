@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::leader::Leadership;
-use crate::watches::Watches;
+use crate::watch::Watches;
 
 /// A connection that says nothing for longer is given up.
 const REQUEST_MAX: Duration = Duration::from_secs(10);

@@ -19,12 +19,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::sleep;
 
+use crate::client::CONFLICT;
 use crate::events;
 use crate::jobs::Jobs;
 use crate::leader::Leadership;
 use crate::owners::JobOwner;
 
-const CONFLICT: u16 = 409;
 const INVALID: u16 = 422;
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;

@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
+use crate::client::{CONFLICT, NOT_FOUND};
 use crate::conditions::ForeignConditions;
 use crate::dra::DeviceBook;
 use crate::leader::Leadership;
@@ -41,8 +42,6 @@ const GANG_REQUESTS_MAX: usize = 32;
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-const CONFLICT: u16 = 409;
-const NOT_FOUND: u16 = 404;
 const INTERNAL: u16 = 500;
 /// A connection that says nothing for longer is given up.
 const REQUEST_MAX: Duration = Duration::from_secs(30);

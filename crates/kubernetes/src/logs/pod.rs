@@ -19,6 +19,8 @@ use tokio::time::sleep;
 
 use super::LINES;
 
+use crate::client::NOT_FOUND;
+
 /// Longest piece, and longest beginning of a line that is kept until its end comes.
 const PIECE_BYTES_MAX: usize = 16 << 10;
 /// A follower that takes nothing for so long is given up.
@@ -30,7 +32,6 @@ const TRIES_MAX: u32 = 10;
 
 /// Of a container that has not begun.
 const BAD_REQUEST: u16 = 400;
-const NOT_FOUND: u16 = 404;
 
 /// Nobody takes what is told.
 pub(super) struct Left;

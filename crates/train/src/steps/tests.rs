@@ -35,7 +35,8 @@ fn gradient(executor: &mut Executor, batches: &[Batch]) -> (f64, Vec<f32>) {
 fn batches_of_a_step_add_up_in_any_order_of_lengths() {
     let batches = [batch(9, 1), batch(30, 2), batch(4, 3)];
     let mut one = adapting();
-    let alone = batches.iter().map(|batch| gradient(&mut adapting(), &[batch.clone()]).0);
+    let alone =
+        batches.iter().map(|batch| gradient(&mut adapting(), std::slice::from_ref(batch)).0);
     let (loss, together) = gradient(&mut one, &batches);
     let alone: f64 = alone.sum();
     assert!((loss - alone).abs() < 1e-9 * alone, "{loss}, not {alone}");

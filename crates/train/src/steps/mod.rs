@@ -414,9 +414,23 @@ impl Executor {
     }
 
     fn with_model<R>(&mut self, run: impl FnOnce(&mut Model) -> Result<R>) -> Result<R> {
+        let shared = match self.layers.first() {
+            Some(first) => self.tasks.look(*first, |content| match content {
+                Content::Frozen(own) => Some(Arc::clone(&own.weights)),
+                _ => None,
+            })?,
+            None => None,
+        };
         let mut model = Model::of(self.architecture().clone(), self.take_parameters()?);
         let result = run(&mut model);
-        self.give_parameters(model.parameters)?;
+        let Some(weights) = shared else {
+            self.give_parameters(model.parameters)?;
+            return result;
+        };
+        // The copies that the model computed with go, and the weights of all are there again.
+        self.tasks.give(self.outer, Content::Outer(model.parameters.outer))?;
+        let layers = self.layers.iter().zip(frozen(&weights));
+        layers.into_iter().try_for_each(|(handle, layer)| self.tasks.give(*handle, layer))?;
         result
     }
 
@@ -455,7 +469,11 @@ impl Executor {
     }
 
     fn joined(&mut self, handles: &[HandleId]) -> Result<Vec<f32>> {
-        let mut values = Vec::new();
+        let length = match (&self.kernels.learns, handles.len().checked_sub(1)) {
+            (Learns::Adapter(layout), Some(last)) => layout.place(last).end,
+            _ => 0,
+        };
+        let mut values = Vec::with_capacity(length);
         for handle in handles {
             self.tasks.look(*handle, |content| -> Result<()> {
                 let own: &Vec<f32> = content::get(content).map_err(|_| no_adapter())?;

@@ -72,7 +72,8 @@ impl Tasks {
 
     /// Waits for the tasks that use it.
     pub fn release(&mut self, handle: HandleId) -> Result<()> {
-        self.runtime.release(handle).map_err(failed)
+        let released = self.runtime.release(handle);
+        released.or_else(|error| self.refused(error))
     }
 
     pub fn submit(
@@ -82,7 +83,14 @@ impl Tasks {
         accesses: impl IntoIterator<Item = (HandleId, Mode)>,
     ) -> Result<()> {
         let task = Task::new(kernel.id(), accesses).parameter(parameter as u64);
-        self.runtime.submit(task).map(|_| ()).map_err(failed)
+        let submitted = self.runtime.submit(task).map(|_| ());
+        submitted.or_else(|error| self.refused(error))
+    }
+
+    /// Why something was refused: by what was lost before, where there is such a thing.
+    fn refused(&mut self, error: impl Display) -> Result<()> {
+        self.wait()?;
+        Err(failed(error))
     }
 
     /// What was submitted begins.

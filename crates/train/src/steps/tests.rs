@@ -99,6 +99,20 @@ fn a_kernel_that_fails_ends_the_step_with_what_it_said() {
     );
 }
 
+/// The second batch does not fit where the first one lay, so that it waits, and learns of the
+/// failure, before its own tasks are submitted.
+#[test]
+fn a_later_batch_is_refused_with_what_an_earlier_one_said() {
+    let mut executor = adapting();
+    executor.begin_step().expect("it begins");
+    executor.settle().expect("all run");
+    executor.tasks.give(executor.layers[1], 1.0).expect("nobody uses it");
+    executor.add_gradients(&batch(9, 1)).expect("it is submitted");
+    let added = executor.add_gradients(&batch(30, 2)).map(|()| Step { loss: 0.0, is_finite: true });
+    let error = added.and_then(|_| executor.update(request(1))).expect_err("a layer is a number");
+    assert!(error.to_string().contains("a handle does not hold a layer"), "{error}");
+}
+
 #[test]
 fn a_kernel_that_panics_ends_the_step_with_its_words() {
     let mut executor = adapting();

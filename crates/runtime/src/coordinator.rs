@@ -12,8 +12,8 @@ use thiserror::Error;
 use crate::coherence::{Outcome, RegisterError, ReleaseError};
 use crate::graph::Details;
 use crate::{
-    Action, Coherence, Completion, DeviceId, Graph, HandleId, Machine, MemoryId, Mode, Model,
-    Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
+    Action, ClassId, Coherence, Completion, DeviceId, Graph, HandleId, Machine, MemoryId, Mode,
+    Model, Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
 };
 
 pub use loss::{Cause, Loss};
@@ -204,6 +204,8 @@ impl Coordinator {
         let Some(classes) = self.kernel_classes.get(task.kernel.row()).copied() else {
             return Err(SubmitError::NoKernel(task.kernel.row()));
         };
+        let only = |class: ClassId| 1_u64.checked_shl(class.row() as u32).unwrap_or(0);
+        let meant = task.class.map_or(u64::MAX, only);
         let mut bytes = 0;
         for (row, access) in task.accesses.iter().enumerate() {
             if !self.data.exists(access.handle) {
@@ -221,7 +223,7 @@ impl Coordinator {
             }
             bytes = self.data.bytes(access.handle).saturating_add(bytes);
         }
-        let classes = self.with_room(classes, bytes);
+        let classes = self.with_room(classes & meant, bytes);
         if classes == 0 {
             let kernel = self.kernels[task.kernel.row()].name.clone();
             return Err(SubmitError::NoDevice { kernel, bytes });
@@ -314,6 +316,7 @@ impl Coordinator {
             self.model.observe(node.row, class, took as f64);
             let time = &mut self.times[node.kernel.row()];
             *time = KernelTime { count: time.count + 1, total: time.total + took };
+            self.streams[device.row()].busy += took;
             let memory = self.machine.memory_of(device);
             let outcome = match node.is_cancelled {
                 true => Outcome::Undefined,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use crate::{DeviceId, HandleId, KernelId, TaskId};
+use crate::{ClassId, DeviceId, HandleId, KernelId, TaskId};
 
 /// What a task does with the data of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +45,14 @@ pub struct Task {
     pub priority: i32,
     /// For the kernel to interpret.
     pub parameter: u64,
+    /// The class of devices that it is meant for; all that have the kernel where it is `None`.
+    pub class: Option<ClassId>,
 }
 
 impl Task {
     pub fn new(kernel: KernelId, accesses: impl IntoIterator<Item = (HandleId, Mode)>) -> Self {
         let accesses = accesses.into_iter().map(|(handle, mode)| Access { handle, mode });
-        Self { kernel, accesses: accesses.collect(), priority: 0, parameter: 0 }
+        Self { kernel, accesses: accesses.collect(), priority: 0, parameter: 0, class: None }
     }
 
     #[must_use]
@@ -61,6 +63,12 @@ impl Task {
     #[must_use]
     pub fn parameter(self, parameter: u64) -> Self {
         Self { parameter, ..self }
+    }
+
+    /// Meant for devices of this class alone.
+    #[must_use]
+    pub fn class(self, class: ClassId) -> Self {
+        Self { class: Some(class), ..self }
     }
 }
 
@@ -241,7 +249,7 @@ impl Graph {
     fn place(&mut self, task: Task, Details { row, classes, bytes }: Details) -> TaskId {
         let sequence = self.submitted;
         self.submitted += 1;
-        let Task { kernel, accesses, priority, parameter } = task;
+        let Task { kernel, accesses, priority, parameter, class: _ } = task;
         let mut node = Node {
             generation: 0,
             waiting: 0,

@@ -23,6 +23,8 @@ pub struct Stream {
     pub(crate) blocked: Option<TaskId>,
     /// Whether the task that is next found no room.
     pub(crate) lacks_room: bool,
+    /// Nanoseconds of all tasks that ended here.
+    pub(crate) busy: Nanos,
     /// Tasks that wait for nothing but one that is committed here.
     pub(crate) following: VecDeque<TaskId>,
 }
@@ -30,6 +32,11 @@ pub struct Stream {
 impl Stream {
     pub fn is_lost(&self) -> bool {
         self.is_lost
+    }
+
+    /// Nanoseconds of all tasks that ended here.
+    pub fn busy(&self) -> Nanos {
+        self.busy
     }
 
     pub fn is_idle(&self) -> bool {

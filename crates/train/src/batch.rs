@@ -1,6 +1,7 @@
 //! What a driver is given: sequences laid end to end, and which predictions count.
 
 use crate::error::{Error, Result};
+use std::ops::Range;
 
 /// One tokenised example: `scored[i]` says whether predicting `tokens[i]` counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,6 +43,22 @@ impl Batch {
 
     pub fn sequences(&self) -> usize {
         self.bounds.len() - 1
+    }
+
+    /// Some of its sequences, as a batch of their own.
+    pub fn part(&self, sequences: Range<usize>) -> Self {
+        let (start, end) = (self.bounds[sequences.start], self.bounds[sequences.end]);
+        let rows = self.rows.partition_point(|row| *row < start)
+            ..self.rows.partition_point(|row| *row < end);
+        Self {
+            tokens: self.tokens[start..end].to_vec(),
+            bounds: self.bounds[sequences.start..=sequences.end]
+                .iter()
+                .map(|at| at - start)
+                .collect(),
+            rows: self.rows[rows.clone()].iter().map(|row| row - start).collect(),
+            targets: self.targets[rows].to_vec(),
+        }
     }
 
     /// Tokens of the longest sequence.

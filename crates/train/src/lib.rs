@@ -12,6 +12,7 @@
 //! steps over the batches of a [`sampler`] and writes [`checkpoint`]s of what is [`trainable`]
 //! ([`stored`] is their files); [`evaluate`] and [`score`] judge and [`export`] hands over; a
 //! [`report`] is a page on a run, with its losses as a [`curve`] and [`samples`] of what it changed.
+//! [`workers`] are processes that take a part in the steps.
 //! [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
@@ -60,3 +61,4 @@ pub mod training;
 pub mod warm;
 pub mod weights;
 pub mod whole;
+pub mod workers;

@@ -120,7 +120,7 @@ fn matrix_bytes(matrix: &Option<Arc<Matrix>>) -> usize {
 }
 
 /// Places of a layer, in the order of its buffers.
-const PARTS: [Part; 10] = [
+pub const PARTS: [Part; 10] = [
     Part::AttentionNorm,
     Part::Qkv,
     Part::QueryNorm,
@@ -181,6 +181,11 @@ impl Layer {
         all.filter(|(.., values)| !values.is_empty()).collect()
     }
 
+    /// Nothing in it computes on integers.
+    pub fn is_f32(&self) -> bool {
+        PARTS.into_iter().all(|part| self.part(part).quantized.is_none())
+    }
+
     /// Memory of all values.
     pub fn bytes(&self) -> usize {
         PARTS.into_iter().map(|part| self.part(part).bytes()).sum()
@@ -203,10 +208,14 @@ impl Layer {
 }
 
 impl Parameters {
-    /// Zeros in every buffer of a model.
-    pub fn zeros(architecture: &Architecture) -> Self {
+    /// Zeros in every buffer of a model that lies at such a place; the others are empty.
+    pub fn zeros_where(
+        architecture: &Architecture,
+        is_wanted: impl Fn(Site) -> bool + Sync,
+    ) -> Self {
         Self::filled(architecture, |buffer| {
-            Ok(vec![0.0; buffer.tensors.iter().map(Tensor::values).sum()])
+            let count = buffer.tensors.iter().map(Tensor::values).sum();
+            Ok(vec![0.0; if is_wanted(buffer.site) { count } else { 0 }])
         })
         .expect("zeros are always there")
     }
@@ -304,6 +313,11 @@ impl Outer {
             (Site::Norm, Kind::Bias, &mut norm.bias),
         ];
         all.into_iter().filter(|(.., values)| !values.is_empty()).collect()
+    }
+
+    /// Nothing in it computes on integers.
+    pub fn is_f32(&self) -> bool {
+        self.quantized_embedding.is_none() && self.quantized_head.is_none()
     }
 
     /// Memory of all values.

@@ -143,11 +143,11 @@ fn scored(tokens: &[u32]) -> Sequence {
 }
 
 fn learning(weights: &Weights) -> Executor {
-    Executor::learning(weights.clone()).expect("it starts")
+    Executor::learning(weights.clone(), Vec::new()).expect("it starts")
 }
 
 fn adapting(weights: Weights, adapter: &Adapter) -> Executor {
-    Executor::adapting(&Arc::new(weights), adapter).expect("it starts")
+    Executor::adapting(&Arc::new(weights), adapter, Vec::new()).expect("it starts")
 }
 
 /// Loss and gradient of batches in one step.

@@ -2,6 +2,8 @@
 
 use het_train::checkpoint;
 use het_train::lora::TENSORS_FILE;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::fs;
@@ -9,6 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_het-train");
@@ -57,9 +60,11 @@ impl Scene {
         let mut command = Command::new(BINARY);
         command.arg(name).arg("--data").arg(self.path("tokens"));
         command.arg("--output").arg(self.path(output));
-        command.args(["--batch", "2", "--seed", "3"]).args(more);
-        if !more.contains(&"--steps") {
-            command.args(["--steps", "8"]);
+        command.args(["--seed", "3"]).args(more);
+        for (name, default) in [("--steps", "8"), ("--batch", "2")] {
+            if !more.contains(&name) {
+                command.args([name, default]);
+            }
         }
         for name in ["HET_NOTICE", "HET_RESUME_FROM", "HET_CHECKPOINT_DIR", "HET_DEVICES"] {
             command.env_remove(name);
@@ -411,4 +416,63 @@ fn kill_after(mut child: Child, span: Duration) -> bool {
     let said = reader.join().expect("it only reads");
     assert!(lives || status.success(), "{said}");
     !status.success()
+}
+
+/// The loss of every step that a run told of.
+fn losses(progress: &Path) -> Vec<f64> {
+    let text = fs::read_to_string(progress).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    lines.filter_map(|line: serde_json::Value| line["loss"].as_f64()).collect()
+}
+
+fn children(process: u32) -> Vec<i32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let text = fs::read_to_string(path).expect("it runs");
+    text.split_whitespace().map(|id| id.parse().expect("a process")).collect()
+}
+
+/// Sums over parts of a batch round otherwise than those over all of it.
+fn check_losses(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-3 * expected, "{found}, not {expected}");
+    }
+}
+
+#[test]
+fn workers_change_no_loss_whether_they_live_or_die() {
+    let scene = Scene::new();
+    for method in [Scene::finetune, Scene::full] {
+        let train = |name: &str, workers: &str| {
+            let more = ["--steps", "10", "--batch", "8", "--accumulate", "2", "--workers", workers];
+            let mut command = method(&scene, name, &more);
+            let progress = scene.path(&format!("{name}-progress"));
+            let _ = fs::remove_file(&progress);
+            command.env("HET_PROGRESS", &progress).stderr(Stdio::piped());
+            (command, progress)
+        };
+        let (command, progress) = train("alone", "0");
+        assert!(run(command).status.success());
+        let alone = losses(&progress);
+        assert_eq!(alone.len(), 10);
+        let (command, progress) = train("shared", "2");
+        let output = run(command);
+        let told = stderr(&output);
+        assert!(output.status.success(), "{told}");
+        assert!(told.contains("devices: cpu0 ") && told.contains("; worker2 "), "{told}");
+        check_losses(&losses(&progress), &alone);
+        let (mut command, progress) = train("killed", "2");
+        let child = command.spawn().expect("it starts");
+        while losses(&progress).len() < 3 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let workers = children(child.id());
+        assert_eq!(workers.len(), 2);
+        kill(Pid::from_raw(workers[0]), Signal::SIGKILL).expect("it runs");
+        let output = child.wait_with_output().expect("it ends");
+        let told = stderr(&output);
+        assert!(output.status.success(), "{told}");
+        assert!(told.contains(", lost: "), "{told}");
+        check_losses(&losses(&progress), &alone);
+    }
 }

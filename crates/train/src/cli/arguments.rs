@@ -194,6 +194,10 @@ pub struct Training {
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
+    /// Further processes, each of which computes a part of every batch, as large as it is fast; the
+    /// cores of this one are divided among them
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub workers: usize,
 }
 
 fn size(text: &str) -> Result<Bytes, String> {
@@ -407,6 +411,9 @@ pub struct BenchStep {
     pub profile: bool,
     #[arg(long, default_value = "cpu")]
     pub driver: String,
+    /// Further processes, as for `finetune`
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub workers: usize,
 }
 
 #[derive(Debug, Args)]

@@ -42,7 +42,7 @@ pub fn probe(name: &str) -> Result<ExitCode> {
     let name = drivers::resolve(name, None)?;
     let weights = Arc::new(tiny::weights(1));
     let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    let mut executor = Executor::adapting(&weights, &adapter)?;
+    let mut executor = Executor::adapting(&weights, &adapter, Vec::new())?;
     let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
     executor.begin_step()?;
     executor.add_gradients(&Batch::pack([&sequence], 4))?;

@@ -3,15 +3,17 @@
 use super::arguments::{self, BenchStep};
 use super::show;
 use super::training::{Start, drawn, recompute};
+use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
 use crate::blocks::matrix::{product, rows, rows_mut};
 use crate::blocks::meter::{Spent, WORK, Work};
 use crate::error::Result;
 use crate::lora::Adapter;
 use crate::optimiser::{self, Request};
-use crate::steps::{Executor, TaskTime};
+use crate::steps::{self, Executor, TaskTime, Work as Done};
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
+use crate::workers::{self, Workers};
 use crate::{drivers, memory, training};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
@@ -43,6 +45,17 @@ impl Measured {
 pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
     let source = Source::open(&arguments.weights.weights)?;
+    let adapter = |shape: &Architecture| match arguments.method {
+        arguments::Method::Full => None,
+        arguments::Method::Lora => Some(Adapter::random(shape, rank, 2.0 * rank as f32, 1)),
+    };
+    if let Some(connection) = workers::connection()? {
+        let architecture = source.architecture()?;
+        let adapter = adapter(&architecture);
+        steps::serve(connection, architecture, adapter.as_ref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut workers = Workers::start(arguments.workers)?;
     let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
     let tokenizer = Tokenizer::of(&source)?;
     drop(source);
@@ -50,14 +63,13 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     training::check_rank(rank, &weights.architecture)?;
     let vocabulary = weights.architecture.vocabulary as u32;
     let name = drivers::resolve(&arguments.driver, None)?;
-    let start = match arguments.method {
-        arguments::Method::Full => Start::Model(Box::new(weights)),
-        arguments::Method::Lora => {
-            let adapter = Adapter::random(&weights.architecture, rank, 2.0 * rank as f32, 1);
+    let start = match adapter(&weights.architecture) {
+        None => Start::Model(Box::new(weights)),
+        Some(adapter) => {
             Start::Adapter { adapter, base_model: String::new(), weights: Arc::new(weights) }
         }
     };
-    let (_, mut executor) = start.into_parts(&tokenizer)?;
+    let (_, mut executor) = start.into_parts(&tokenizer, workers.take_peers())?;
     executor.set_recompute(recompute(arguments.recompute));
     let batch = random_batch(batch, seq, scored, vocabulary);
     // The first step also pays for the buffers, so it is not counted.
@@ -70,6 +82,9 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
                           "tokens_per_s": batch.tokens.len() as f64 / median.seconds,
                           "overhead": {"seconds": exposed, "share": exposed / median.seconds},
                           "peak_bytes": memory::peak()?});
+    if arguments.workers > 0 {
+        line["work"] = executor.work().iter().map(worked).collect();
+    }
     if arguments.profile {
         drop(executor);
         line["profile"] = profile(median);
@@ -92,6 +107,11 @@ fn measured(executor: &mut Executor, batch: &Batch, step: u64) -> Result<Measure
     });
     let tasks = tasks.filter(|task| task.count > 0).collect();
     Ok(Measured { seconds, spent: executor.spent().since(&spent), tasks })
+}
+
+/// What a device did of all steps.
+fn worked(Done { device, tokens, seconds, lost }: &Done) -> Json {
+    json!({"device": device, "tokens": tokens, "seconds": seconds, "lost": lost})
 }
 
 /// Seconds by kind of work and by kernel, and the rate of whole products beside that of a large

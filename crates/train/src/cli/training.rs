@@ -13,13 +13,15 @@ use crate::progress::{Progress, Totals};
 use crate::report::{Page, Sample};
 use crate::saves::Saves;
 use crate::split::{self, Split};
-use crate::steps::{Executor, Recompute, TaskTime};
+use crate::steps::{self, Executor, Recompute, TaskTime, Work};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
 use crate::training::{self, Method, Outcome, Places, Prompts, Settings};
 use crate::weights::{Source, Weights};
+use crate::workers::{self, Workers};
 use crate::{drivers, initial, samples, warm};
 use het_core::Bytes;
+use het_runtime::drivers::process::Peer;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::ExitCode;
@@ -69,10 +71,22 @@ pub fn pretrain(arguments: &Pretrain) -> Result<ExitCode> {
 /// All training: what differs is what learns, and where its first values come from.
 fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode> {
     let notice = Notice::from_environment()?;
+    if let Some(connection) = workers::connection()? {
+        let source = Source::open(weights)?;
+        let architecture = source.architecture()?;
+        let adapter = match &method {
+            Method::Lora(lora) => Some(drawn_adapter(&architecture, lora, arguments.seed)?),
+            Method::Full | Method::Scratch => None,
+        };
+        drop(source);
+        steps::serve(connection, architecture, adapter.as_ref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut progress = Progress::from_environment();
     precision::check_training(&arguments.precision)?;
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
+    let mut workers = Workers::start(arguments.workers)?;
     let source = Source::open(weights)?;
     let architecture = source.architecture()?;
     architecture.check_length(arguments.seq)?;
@@ -94,7 +108,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
             None => return Ok(ExitCode::from(EXIT_SAVED)),
         },
     };
-    let (trainable, mut executor) = start.into_parts(&tokenizer)?;
+    let (trainable, mut executor) = start.into_parts(&tokenizer, workers.take_peers())?;
     executor.set_recompute(recompute(arguments.recompute));
     let computes = format!("driver `{name}`: {}", executor.detail());
     progress.driver(&name, executor.detail());
@@ -114,7 +128,12 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     warn(&format!("memory: {memory}"));
     let tasks = by_task(executor.times());
     warn(&format!("tasks: {tasks}"));
-    let facts = [("computed by", computes), ("memory", memory), ("tasks", tasks)];
+    let mut facts = vec![("computed by", computes), ("memory", memory), ("tasks", tasks)];
+    if arguments.workers > 0 {
+        let shares = by_device(executor.work());
+        warn(&format!("devices: {shares}"));
+        facts.push(("devices", shares));
+    }
     report(outcome, &settings, &places, &tokenizer, facts, &mut progress)
 }
 
@@ -123,7 +142,7 @@ fn report(
     settings: &Settings,
     places: &Places,
     tokenizer: &Tokenizer,
-    facts: [(&'static str, String); 3],
+    facts: Vec<(&'static str, String)>,
     progress: &mut Progress,
 ) -> Result<ExitCode> {
     match outcome {
@@ -151,8 +170,7 @@ fn report(
                 tokens as f64 / seconds
             );
             let title = format!("{what} in {}", places.output.display());
-            let [computed, memory, tasks] = facts;
-            let facts = [("training", did.clone()), computed, memory, tasks];
+            let facts: Vec<_> = [("training", did.clone())].into_iter().chain(facts).collect();
             let (losses, samples, step) = (&losses, &samples, settings.steps);
             let page = Page { title: &title, facts: &facts, losses, step, samples };
             // The result is there all the same.
@@ -178,6 +196,17 @@ fn by_task(mut times: Vec<TaskTime>) -> String {
         format!("{kernel} {seconds:.1} s ({count} {tasks})")
     });
     told.collect::<Vec<_>>().join(", ")
+}
+
+/// What share of the tokens each device had: `cpu0 62 % in 31.0 s, …`
+fn by_device(work: &[Work]) -> String {
+    let all: u64 = work.iter().map(|own| own.tokens).sum();
+    let told = work.iter().map(|Work { device, tokens, seconds, lost }| {
+        let share = 100.0 * *tokens as f64 / all.max(1) as f64;
+        let lost = lost.as_ref().map_or_else(String::new, |why| format!(", lost: {why}"));
+        format!("{device} {share:.0} % of the tokens in {seconds:.1} s{lost}")
+    });
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// A sample for whoever reads.
@@ -239,8 +268,7 @@ impl Start {
             check_configuration(&weights, source.path())?;
             return Ok(Self::Model(Box::new(weights)));
         };
-        let adapter = Adapter::drawn(&weights.architecture, lora, settings.seed);
-        let adapter = adapter.map_err(|what| Error::Usage { what, hint: "correct `--target`" })?;
+        let adapter = drawn_adapter(&weights.architecture, lora, settings.seed)?;
         let base_model = source.base_name(name);
         Ok(Self::Adapter { adapter, base_model, weights: Arc::new(weights) })
     }
@@ -248,19 +276,25 @@ impl Start {
     pub(super) fn into_parts<'a>(
         self,
         tokenizer: &'a Tokenizer,
+        workers: Vec<Peer>,
     ) -> Result<(Trainable<'a>, Executor)> {
         match self {
             Self::Adapter { adapter, base_model, weights } => {
-                let executor = Executor::adapting(&weights, &adapter)?;
+                let executor = Executor::adapting(&weights, &adapter, workers)?;
                 Ok((Trainable::Adapter { base_model }, executor))
             }
             Self::Model(weights) => {
                 let configuration = weights.configuration.clone().unwrap_or_default();
-                let executor = Executor::learning(*weights)?;
+                let executor = Executor::learning(*weights, workers)?;
                 Ok((Trainable::Model { configuration, tokenizer }, executor))
             }
         }
     }
+}
+
+fn drawn_adapter(shape: &Architecture, lora: &lora::Settings, seed: u64) -> Result<Adapter> {
+    let adapter = Adapter::drawn(shape, lora, seed);
+    adapter.map_err(|what| Error::Usage { what, hint: "correct `--target`" })
 }
 
 /// Weights of the model that a directory describes, drawn.

@@ -38,7 +38,7 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    fn layer(&self) -> &Layer {
+    pub fn layer(&self) -> &Layer {
         &self.weights.parameters.layers[self.layer]
     }
 }
@@ -148,21 +148,14 @@ impl Content {
         }
     }
 
-    /// Bytes of what is known when it is put in: of the rest whoever registers it says so.
-    pub fn bytes(&self) -> u64 {
+    /// Memory of what does not cross.
+    pub fn own_bytes(&self) -> u64 {
         let bytes = match self {
             Self::Outer(outer) => outer.bytes(),
             Self::Layer(layer) => layer.bytes(),
             Self::Frozen(frozen) => frozen.layer().bytes(),
-            Self::Values(values) => size_of_val(&**values),
             Self::Moments(AdamW { first, second }) => {
                 size_of_val(&**first) + size_of_val(&**second)
-            }
-            Self::Batch(Batch { tokens, bounds, rows, targets }) => {
-                size_of_val(&**tokens)
-                    + size_of_val(&**bounds)
-                    + size_of_val(&**rows)
-                    + size_of_val(&**targets)
             }
             _ => size_of::<Self>(),
         };

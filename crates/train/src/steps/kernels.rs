@@ -15,7 +15,7 @@ use crate::cpu::layer::{Block, Gradients, Reach, Tape, Workspace};
 use crate::lora::Adapter;
 use crate::names::{self, Part, Site};
 use crate::optimiser::{self, AdamW, Request, Rule, Slice};
-use crate::weights::{Layer, Outer};
+use crate::weights::{Layer, Outer, Parameters};
 use het_runtime::KernelId;
 use het_runtime::drivers::cpu::{Arguments, Code, Held};
 use rayon::prelude::*;
@@ -31,7 +31,7 @@ type Outcome = Result<(), String>;
 pub(super) enum Kernel {
     /// Works an adapter into a layer: base, the adapter's values, the layer.
     Merge,
-    /// Makes a gradient zero.
+    /// Makes the gradient of what learns, by its place, zero.
     Clear,
     /// Makes positions up to the parameter known.
     Angles,
@@ -52,6 +52,8 @@ pub(super) enum Kernel {
     LayerBackward,
     /// The ends, batch, gradient of the first layer's input, gradient of the ends.
     EmbeddingBackward,
+    /// A gradient or loss, and another one that is added to it.
+    Add,
     /// Request, loss, rule, all gradients.
     Norm,
     /// Rule, values, gradient, moments, whether all is finite.
@@ -60,7 +62,7 @@ pub(super) enum Kernel {
 
 impl Kernel {
     /// All in the order of their ids, with the names that reports have for them.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::Merge, "merge"),
         (Self::Clear, "clear"),
         (Self::Angles, "angles"),
@@ -72,6 +74,7 @@ impl Kernel {
         (Self::Head, "head"),
         (Self::LayerBackward, "layer_backward"),
         (Self::EmbeddingBackward, "embedding_backward"),
+        (Self::Add, "add"),
         (Self::Norm, "norm"),
         (Self::Update, "update"),
     ];
@@ -127,12 +130,40 @@ impl Kernels {
         *self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Zeros for the gradient of each part of what learns: what lies around the layers, where that
+    /// learns, and each layer.
+    pub fn zeros(&self) -> impl Iterator<Item = Content> {
+        let layers = self.architecture.layers.len();
+        let count = match self.learns {
+            Learns::Nothing => 0,
+            Learns::Adapter(_) => layers,
+            Learns::All => 1 + layers,
+        };
+        (0..count).map(|index| self.zero(index))
+    }
+
+    fn zero(&self, index: usize) -> Content {
+        if let Learns::Adapter(adapter) = &self.learns {
+            return Content::Values(vec![0.0; adapter.place(index).len()]);
+        }
+        let layer = index.checked_sub(1);
+        let Parameters { outer, mut layers } =
+            Parameters::zeros_where(&self.architecture, |site| match site {
+                Site::Layer(of, _) => layer == Some(of),
+                _ => layer.is_none(),
+            });
+        match layer {
+            Some(layer) => Content::Layer(Box::new(std::mem::take(&mut layers[layer]))),
+            None => Content::Outer(outer),
+        }
+    }
+
     fn run(&self, kernel: Kernel, arguments: &Arguments<'_, Content>) -> Outcome {
         let before = meter::spent();
         let (held, index) = (arguments.hold(), arguments.parameter() as usize);
         let outcome = match kernel {
             Kernel::Merge => self.merge(index, &held),
-            Kernel::Clear => clear(&mut *held.write(0)?),
+            Kernel::Clear => self.clear(index, &held),
             Kernel::Angles => self.angles(index, &held),
             Kernel::Embedding => self.embedding(&held),
             Kernel::LayerForward | Kernel::LayerRecompute => {
@@ -143,6 +174,7 @@ impl Kernels {
             Kernel::Head => self.head(&held),
             Kernel::LayerBackward => self.layer_backward(index, &held),
             Kernel::EmbeddingBackward => self.embedding_backward(&held),
+            Kernel::Add => add(&held),
             Kernel::Norm => self.norm(&held),
             Kernel::Update => update(&held),
         };
@@ -175,15 +207,32 @@ impl Kernels {
         };
         let (base, values, mut merged) = (held.read(0)?, held.read(1)?, held.write(2)?);
         let (base, values): (&Layer, &Vec<f32>) = (get(&base)?, get(&values)?);
+        if matches!(&*merged, Content::Empty) {
+            *merged = Content::Layer(Box::new(base.clone()));
+        }
         let merged = get_mut(&mut merged)?;
         spend(Work::LowRank, || adapter.merge_layer(index, values, base, merged));
         Ok(())
     }
 
+    fn clear(&self, index: usize, held: &Held<Content>) -> Outcome {
+        let mut gradient = held.write(0)?;
+        match &mut *gradient {
+            Content::Empty => *gradient = self.zero(index),
+            gradient => for_each_buffer(gradient, |values| {
+                values.par_chunks_mut(PIECE).for_each(|piece| piece.fill(0.0));
+            })?,
+        }
+        Ok(())
+    }
+
     fn angles(&self, length: usize, held: &Held<Content>) -> Outcome {
         let mut angles = held.write(0)?;
-        let tables: &mut Vec<Table> = get_mut(&mut angles)?;
-        let ropes = tables.iter_mut().zip(&self.architecture.ropes);
+        let ropes = &self.architecture.ropes;
+        // Those that are there stay, and become longer.
+        let tables: &mut Vec<Table> = fill(&mut angles);
+        tables.resize_with(ropes.len(), Table::default);
+        let ropes = tables.iter_mut().zip(ropes);
         ropes.for_each(|(table, rope)| table.reach(rope, length));
         Ok(())
     }
@@ -293,15 +342,10 @@ impl Kernels {
         let gradients = gradients.collect::<Result<Vec<_>, String>>()?;
         let mut parts: Vec<Vec<&[f32]>> = Vec::new();
         for gradient in &gradients {
-            match &**gradient {
-                Content::Outer(outer) => parts.extend(outer.buffers().map(|(.., own)| vec![own])),
-                Content::Layer(layer) => parts.extend(layer.buffers().map(|(.., own)| vec![own])),
+            match (&**gradient, parts.first_mut()) {
                 // The layers of an adapter are one slice.
-                Content::Values(own) => match parts.first_mut() {
-                    Some(whole) => whole.push(own),
-                    None => parts.push(vec![own.as_slice()]),
-                },
-                _ => return Err("a handle does not hold a gradient".to_owned()),
+                (Content::Values(own), Some(whole)) => whole.push(own),
+                (gradient, _) => parts.extend(buffers(gradient)?.into_iter().map(|own| vec![own])),
             }
         }
         let rule = loss.is_finite().then(|| request.rule(optimiser::norm(&parts))).flatten();
@@ -310,20 +354,53 @@ impl Kernels {
     }
 }
 
-fn clear(gradient: &mut Content) -> Outcome {
-    let zero = |values: &mut Vec<f32>| {
-        values.par_chunks_mut(PIECE).for_each(|piece| piece.fill(0.0));
-    };
+/// Hands every buffer of a gradient over.
+fn for_each_buffer(gradient: &mut Content, mut change: impl FnMut(&mut Vec<f32>)) -> Outcome {
     match gradient {
-        Content::Values(values) => zero(values),
-        Content::Layer(layer) => layer.buffers_mut().into_iter().for_each(|(.., own)| zero(own)),
+        Content::Values(values) => change(values),
+        Content::Layer(layer) => layer.buffers_mut().into_iter().for_each(|(.., own)| change(own)),
         Content::Outer(_) => {
             let outer = get_mut::<Outer>(gradient)?;
-            outer.buffers_mut().into_iter().for_each(|(.., own)| zero(own));
+            outer.buffers_mut().into_iter().for_each(|(.., own)| change(own));
         }
         _ => return Err("a handle does not hold a gradient".to_owned()),
     }
     Ok(())
+}
+
+fn add(held: &Held<Content>) -> Outcome {
+    let (mut sum, more) = (held.write(0)?, held.read(1)?);
+    if let (Content::Loss(sum), Content::Loss(more)) = (&mut *sum, &*more) {
+        *sum += more;
+        return Ok(());
+    }
+    let mut more = buffers(&more)?.into_iter();
+    let mut is_alike = true;
+    for_each_buffer(&mut sum, |sum| match more.next() {
+        Some(more) if more.len() == sum.len() => {
+            let pieces = sum.par_chunks_mut(PIECE).zip(more.par_chunks(PIECE));
+            pieces.for_each(|(sum, more)| {
+                sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+            });
+        }
+        _ => is_alike = false,
+    })?;
+    if is_alike { Ok(()) } else { Err("gradients are of unlike models".to_owned()) }
+}
+
+/// How many values a gradient has.
+pub(super) fn count(gradient: &Content) -> usize {
+    buffers(gradient).map_or(0, |all| all.iter().map(|own| own.len()).sum())
+}
+
+/// Every buffer of a gradient.
+fn buffers(gradient: &Content) -> Result<Vec<&[f32]>, String> {
+    match gradient {
+        Content::Values(values) => Ok(vec![values]),
+        Content::Layer(layer) => Ok(layer.buffers().map(|(.., own)| own).collect()),
+        Content::Outer(outer) => Ok(outer.buffers().map(|(.., own)| own).collect()),
+        _ => Err("a handle does not hold a gradient".to_owned()),
+    }
 }
 
 fn update(held: &Held<Content>) -> Outcome {

@@ -6,16 +6,23 @@
 //!
 //! Batches of one step use the same handles of activations, so that a batch waits for the one
 //! before it where it would overwrite what that one needs.
+//!
+//! Where there are workers, a step is data parallel: each device computes a part of every batch in a
+//! [`replica`] of its own, as large as its measured speed, and what they find is added up on this
+//! process's device, which alone updates what learns. A worker that is lost costs the step under
+//! way, which the others compute anew.
 
 mod activations;
 mod content;
 mod kernels;
+mod portable;
+mod replica;
+mod shares;
 mod tasks;
 
 use crate::architecture::Architecture;
 use crate::batch::Batch;
 use crate::blocks::meter::Spent;
-use crate::blocks::rotation::Table;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
@@ -23,12 +30,15 @@ use crate::lora::Adapter;
 use crate::optimiser::{AdamW, Request};
 use crate::precision;
 use crate::weights::{Layer, Outer, Parameters, Weights};
-use activations::{Activations, Keep};
+use activations::Keep;
 use content::{Content, Frozen};
+use het_runtime::drivers::process::{self, Connection, Peer};
 use het_runtime::{HandleId, Mode};
 use kernels::{Kernel, Kernels, Learns};
+use replica::{Replica, Shared};
+use shares::Shares;
 use std::sync::Arc;
-use tasks::Tasks;
+use tasks::{LostWorker, Tasks};
 
 pub use tasks::TaskTime;
 
@@ -60,15 +70,13 @@ pub struct Executor {
     kernels: Arc<Kernels>,
     detail: String,
     outer: HandleId,
-    layers: Vec<HandleId>,
-    angles: HandleId,
-    /// How many positions they have.
-    reached: usize,
+    /// This process's own, and one of each worker that is left.
+    replicas: Vec<Replica>,
+    shares: Shares,
     learner: Option<Learner>,
     recompute: Recompute,
-    activations: Activations,
-    /// Of the step under way.
-    batches: Vec<HandleId>,
+    step: StepUnderWay,
+    work: Vec<Work>,
 }
 
 /// The handles of what learns.
@@ -76,89 +84,126 @@ pub struct Executor {
 struct Learner {
     /// Weights that an adapter is worked into, layer by layer.
     base: Vec<HandleId>,
-    /// What lies around the layers, where it learns, and each layer: values, gradient and moments
-    /// of the same place in each list.
+    /// What lies around the layers, where it learns, and each layer: values and moments of the
+    /// same place in each list, as are the gradients of replicas.
     values: Vec<HandleId>,
-    gradients: Vec<HandleId>,
     moments: Vec<HandleId>,
     are_finite: Vec<HandleId>,
-    loss: HandleId,
     request: HandleId,
     rule: HandleId,
+}
+
+/// What was submitted of a step.
+#[derive(Debug, Default)]
+struct StepUnderWay {
+    /// Handles of batches, or of their parts.
+    handles: Vec<HandleId>,
+    /// The batches, which are computed again by those that are left where a worker is lost.
+    batches: Vec<Batch>,
+    /// Whether what the replicas found is added up.
+    is_reduced: bool,
+    /// Seconds that each replica had computed when the step began.
+    began: Vec<f64>,
+}
+
+/// What a device did of the training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    pub device: String,
+    pub tokens: u64,
+    /// Of its own time.
+    pub seconds: f64,
+    /// Why it is not there any more.
+    pub lost: Option<String>,
 }
 
 impl Executor {
     /// Of weights that nobody changes, to compute losses.
     pub fn frozen(weights: &Arc<Weights>) -> Result<Self> {
-        let kernels = Kernels::new(weights.architecture.clone(), Learns::Nothing);
-        Self::start(kernels, Content::Outer(weights.parameters.outer.clone()), frozen(weights))
+        let kernels = Arc::new(Kernels::new(weights.architecture.clone(), Learns::Nothing));
+        let mut tasks = Tasks::new(&kernels, Vec::new())?;
+        let layers = hold_all(&mut tasks, frozen(weights))?;
+        let outer = tasks.hold(Content::Outer(weights.parameters.outer.clone()))?;
+        let detail = detail(weights.parameters.layers.first());
+        Self::new(tasks, kernels, (outer, detail), vec![layers])
     }
 
-    /// Of an adapter beside weights that stay. The weights are there twice: as they are, and with
-    /// the adapter worked in, from the first step on.
-    pub fn adapting(weights: &Arc<Weights>, adapter: &Adapter) -> Result<Self> {
-        let kernels = Kernels::new(
-            weights.architecture.clone(),
-            Learns::Adapter(adapter.with_values(Vec::new())),
-        );
+    /// Of an adapter beside weights that stay. Each replica has the weights twice: as they are, and
+    /// with the adapter worked in, from the first step on.
+    pub fn adapting(weights: &Arc<Weights>, adapter: &Adapter, workers: Vec<Peer>) -> Result<Self> {
+        let learns = Learns::Adapter(adapter.with_values(Vec::new()));
+        let kernels = Arc::new(Kernels::new(weights.architecture.clone(), learns));
+        let mut tasks = Tasks::new(&kernels, workers)?;
         let Parameters { outer, layers } = &weights.parameters;
-        let merged = layers.iter().map(|layer| Content::Layer(Box::new(layer.clone())));
-        let mut own = Self::start(kernels, Content::Outer(outer.clone()), merged)?;
-        let tasks = &mut own.tasks;
-        let base = hold_all(tasks, frozen(weights))?;
+        let outer = tasks.hold(Content::Outer(outer.clone()))?;
+        let base = hold_all(&mut tasks, frozen(weights))?;
+        let copies = layers.iter().map(|layer| Content::Layer(Box::new(layer.clone())));
+        let mut merged = vec![hold_all(&mut tasks, copies)?];
+        for _ in tasks.classes().skip(1) {
+            // The first task that uses one makes it of the base.
+            let own = frozen(weights).map(|base| tasks.register(base.bytes()));
+            merged.push(own.collect::<Result<_>>()?);
+        }
         let places = (0..layers.len()).map(|layer| adapter.place(layer));
         let values = places.clone().map(|place| Content::Values(adapter.values[place].to_vec()));
-        let gradients = places.clone().map(|place| Content::Values(vec![0.0; place.len()]));
+        let values = hold_all(&mut tasks, values)?;
         let moments = places.map(|place| AdamW::new(place.len()));
-        let values = hold_all(tasks, values)?;
-        own.learner = Some(Learner::new(tasks, (base, values), gradients, moments)?);
-        Ok(own)
-    }
-
-    /// Of weights that all learn: there is no other copy of them.
-    pub fn learning(weights: Weights) -> Result<Self> {
-        let Weights { architecture, parameters: Parameters { outer, layers }, .. } = weights;
-        let kernels = Kernels::new(architecture, Learns::All);
-        let layers = layers.into_iter().map(|layer| Content::Layer(Box::new(layer)));
-        let mut own = Self::start(kernels, Content::Outer(outer), layers)?;
-        let zeros = Parameters::zeros(own.architecture());
-        let gradients = contents(zeros);
-        let count = |gradient: &Content| match gradient {
-            Content::Outer(outer) => outer.buffers().map(|(.., own)| own.len()).sum::<usize>(),
-            Content::Layer(layer) => layer.buffers().map(|(.., own)| own.len()).sum(),
-            _ => 0,
-        };
-        let moments: Vec<AdamW> = gradients.iter().map(count).map(AdamW::new).collect();
-        let values = [own.outer].into_iter().chain(own.layers.iter().copied()).collect();
-        let learner = Learner::new(&mut own.tasks, (Vec::new(), values), gradients, moments)?;
+        let learner = Learner::new(&mut tasks, (base, values), moments)?;
+        let mut own = Self::new(tasks, kernels, (outer, detail(layers.first())), merged)?;
         own.learner = Some(learner);
         Ok(own)
     }
 
-    fn start(
-        kernels: Kernels,
-        outer: Content,
-        layers: impl IntoIterator<Item = Content>,
+    /// Of weights that all learn: this process has no other copy of them.
+    pub fn learning(weights: Weights, workers: Vec<Peer>) -> Result<Self> {
+        let Weights { architecture, parameters: Parameters { outer, layers }, .. } = weights;
+        let kernels = Arc::new(Kernels::new(architecture, Learns::All));
+        let mut tasks = Tasks::new(&kernels, workers)?;
+        let detail = detail(layers.first());
+        let outer = tasks.hold(Content::Outer(outer))?;
+        let layers = layers.into_iter().map(|layer| Content::Layer(Box::new(layer)));
+        let layers = hold_all(&mut tasks, layers)?;
+        let values = [outer].into_iter().chain(layers.iter().copied()).collect();
+        let moments = kernels.zeros().map(|zero| AdamW::new(kernels::count(&zero)));
+        let learner = Learner::new(&mut tasks, (Vec::new(), values), moments)?;
+        let layers = tasks.classes().map(|_| layers.clone()).collect();
+        let mut own = Self::new(tasks, kernels, (outer, detail), layers)?;
+        own.learner = Some(learner);
+        Ok(own)
+    }
+
+    fn new(
+        mut tasks: Tasks,
+        kernels: Arc<Kernels>,
+        (outer, detail): (HandleId, String),
+        layers: Vec<Vec<HandleId>>,
     ) -> Result<Self> {
-        let kernels = Arc::new(kernels);
-        let mut tasks = Tasks::new(&kernels)?;
-        let ropes = kernels.architecture.ropes.iter();
-        let angles = tasks.hold(ropes.map(|_| Table::default()).collect::<Vec<_>>())?;
-        let layers: Vec<Content> = layers.into_iter().collect();
-        let first = layers.first().and_then(|layer| content::get::<Layer>(layer).ok());
-        let detail = detail(first);
+        let replicas = tasks.classes().zip(layers);
+        let replicas = replicas
+            .map(|(class, layers)| Replica::new(&mut tasks, &kernels, class, layers))
+            .collect::<Result<Vec<_>>>()?;
+        let work = replicas.iter().map(|own| Work {
+            device: own.name.clone(),
+            tokens: 0,
+            seconds: 0.0,
+            lost: None,
+        });
+        let detail = match replicas.len() - 1 {
+            0 => detail,
+            1 => format!("{detail}, and a worker"),
+            workers => format!("{detail}, and {workers} workers"),
+        };
         Ok(Self {
-            outer: tasks.hold(outer)?,
-            layers: hold_all(&mut tasks, layers)?,
+            work: work.collect(),
+            shares: Shares::new(replicas.len()),
             tasks,
-            detail,
             kernels,
-            angles,
-            reached: 0,
+            detail,
+            outer,
+            replicas,
             learner: None,
             recompute: Recompute::default(),
-            activations: Activations::default(),
-            batches: Vec::new(),
+            step: StepUnderWay::default(),
         })
     }
 
@@ -171,6 +216,11 @@ impl Executor {
         &self.detail
     }
 
+    /// What each device did since the beginning.
+    pub fn work(&self) -> &[Work] {
+        &self.work
+    }
+
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.recompute = recompute;
     }
@@ -178,22 +228,32 @@ impl Executor {
     /// Submits what a step begins with: an adapter is worked in, gradients and loss become zero.
     pub fn begin_step(&mut self) -> Result<()> {
         self.settle()?;
-        self.submit_merge()?;
-        let Self { tasks, learner: Some(learner), .. } = self else { return Err(no_learner()) };
-        for gradient in &learner.gradients {
-            tasks.submit(Kernel::Clear, 0, [(*gradient, ReadWrite)])?;
-        }
-        tasks.give(learner.loss, 0.0)
+        self.forget_lost()?;
+        self.step.batches.clear();
+        self.begin()
     }
 
-    fn submit_merge(&mut self) -> Result<()> {
-        let Self { tasks, learner: Some(learner), layers, .. } = self else {
+    fn begin(&mut self) -> Result<()> {
+        self.step.is_reduced = false;
+        self.submit_merge(self.replicas.len())?;
+        if self.learner.is_none() {
             return Err(no_learner());
-        };
-        let handles = learner.base.iter().zip(&learner.values).zip(layers);
-        for (index, ((base, values), layer)) in handles.enumerate() {
-            let accesses = [(*base, Read), (*values, Read), (*layer, ReadWrite)];
-            tasks.submit(Kernel::Merge, index, accesses)?;
+        }
+        let Self { tasks, replicas, .. } = self;
+        replicas.iter_mut().try_for_each(|replica| replica.begin_step(tasks))?;
+        self.step.began = self.replicas.iter().map(|own| self.tasks.device(own.class).1).collect();
+        Ok(())
+    }
+
+    /// Works the adapter into the layers of the first so many replicas.
+    fn submit_merge(&mut self, replicas: usize) -> Result<()> {
+        let Self { tasks, learner: Some(learner), .. } = self else { return Err(no_learner()) };
+        for replica in &self.replicas[..replicas] {
+            let handles = learner.base.iter().zip(&learner.values).zip(&replica.layers);
+            for (index, ((base, values), layer)) in handles.enumerate() {
+                let accesses = [(*base, Read), (*values, Read), (*layer, Write)];
+                tasks.submit(replica.class, Kernel::Merge, index, accesses)?;
+            }
         }
         Ok(())
     }
@@ -204,31 +264,113 @@ impl Executor {
         if self.learner.is_none() {
             return Err(no_learner());
         }
-        let keep = match self.recompute {
-            Recompute::Nothing => Keep::Everything,
-            Recompute::Layers => Keep::Inputs,
-        };
-        let handle = self.submit_forward(batch, keep)?;
-        self.batches.push(handle);
-        self.submit_backward(handle, keep)?;
+        if self.replicas.len() > 1 {
+            self.step.batches.push(batch.clone());
+        }
+        let added = self.add(batch);
+        self.or_without_lost(added)
+    }
+
+    /// Cuts a batch among the replicas.
+    fn add(&mut self, batch: &Batch) -> Result<()> {
+        if self.replicas.len() == 1 {
+            self.add_part(0, batch)?;
+        } else {
+            for (row, part) in self.shares.cut(batch).into_iter().enumerate() {
+                if !part.is_empty() {
+                    self.add_part(row, &batch.part(part))?;
+                }
+            }
+        }
         self.tasks.flush();
         Ok(())
     }
 
+    fn add_part(&mut self, row: usize, batch: &Batch) -> Result<()> {
+        let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
+            return Err(no_learner());
+        };
+        let keep = match self.recompute {
+            Recompute::Nothing => Keep::Everything,
+            Recompute::Layers => Keep::Inputs,
+        };
+        let values = if learner.base.is_empty() { &[] } else { &learner.values[..] };
+        let shared = Shared { kernels, outer: *outer, values };
+        let replica = &mut replicas[row];
+        let handle = replica.forward(tasks, shared, batch, keep)?;
+        self.step.handles.push(handle);
+        replica.tokens += batch.tokens.len();
+        replica.backward(tasks, shared, handle, keep)
+    }
+
+    /// Adds up what the replicas found, in the first one's handles.
+    fn reduce(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.step.is_reduced, true) || self.replicas.len() == 1 {
+            return Ok(());
+        }
+        let Self { tasks, replicas, .. } = self;
+        if let Some((first, others)) = replicas.split_first() {
+            let others = others.iter().filter(|other| other.tokens > 0);
+            others.into_iter().try_for_each(|other| first.add(tasks, other))?;
+        }
+        // Nothing that learns is changed before all of it is there: it would be lost with a worker.
+        tasks.wait()
+    }
+
+    /// What becomes of something that was refused or failed: where a worker was lost with it, the
+    /// replicas that are left compute the step anew.
+    fn or_without_lost(&mut self, mut result: Result<()>) -> Result<()> {
+        while result.is_err() {
+            // What was lost shows when all has ended.
+            let _ = self.tasks.wait();
+            if !self.forget_lost()? {
+                break;
+            }
+            result = self.begin().and_then(|()| {
+                let batches = std::mem::take(&mut self.step.batches);
+                let added = batches.iter().try_for_each(|batch| self.add(batch));
+                self.step.batches = batches;
+                added
+            });
+        }
+        result
+    }
+
+    /// Gives up the replicas of workers that are not there any more; whether there were any.
+    fn forget_lost(&mut self) -> Result<bool> {
+        let lost = self.tasks.take_lost();
+        for LostWorker { class, name, reason } in &lost {
+            let Some(row) = self.replicas.iter().position(|own| own.class == *class) else {
+                continue;
+            };
+            let work = self.work.iter_mut().find(|work| work.device == *name);
+            work.into_iter().for_each(|work| work.lost = Some(reason.clone()));
+            self.shares.remove(row);
+            let replica = self.replicas.remove(row);
+            let is_adapting = self.learner.as_ref().is_some_and(|own| !own.base.is_empty());
+            replica.release(&mut self.tasks, is_adapting)?;
+        }
+        Ok(!lost.is_empty())
+    }
+
     /// Ends a step: cuts the gradients and updates what learns.
     pub fn update(&mut self, request: Request) -> Result<Step> {
-        let Self { tasks, learner: Some(learner), .. } = self else { return Err(no_learner()) };
-        let Learner { loss, rule, .. } = *learner;
+        self.add_up()?;
+        let Self { tasks, learner: Some(learner), replicas, .. } = self else {
+            return Err(no_learner());
+        };
+        let Replica { class, loss, ref gradients, .. } = replicas[0];
+        let Learner { rule, .. } = *learner;
         tasks.give(learner.request, request)?;
         let first = [(learner.request, Read), (loss, Read), (rule, Write)];
-        let gradients = learner.gradients.iter().map(|gradient| (*gradient, Read));
-        tasks.submit(Kernel::Norm, 0, first.into_iter().chain(gradients))?;
-        let Learner { values, gradients, moments, are_finite, .. } = &*learner;
+        let all = gradients.iter().map(|gradient| (*gradient, Read));
+        tasks.submit(class, Kernel::Norm, 0, first.into_iter().chain(all))?;
+        let Learner { values, moments, are_finite, .. } = &*learner;
         let handles = values.iter().zip(gradients).zip(moments).zip(are_finite);
         for (((values, gradient), moments), is_finite) in handles {
             let own = [(*values, ReadWrite), (*gradient, Read), (*moments, ReadWrite)];
             let accesses = [(rule, Read)].into_iter().chain(own).chain([(*is_finite, Write)]);
-            tasks.submit(Kernel::Update, 0, accesses)?;
+            tasks.submit(class, Kernel::Update, 0, accesses)?;
         }
         let flags = are_finite.clone();
         self.settle()?;
@@ -240,11 +382,37 @@ impl Executor {
         Ok(Step { loss: self.loss_of(loss)?, is_finite })
     }
 
+    /// Waits until what the replicas found is added up, and remembers how fast they were.
+    fn add_up(&mut self) -> Result<()> {
+        if self.step.is_reduced {
+            return Ok(());
+        }
+        loop {
+            match self.reduce() {
+                Ok(()) => break,
+                failed => self.or_without_lost(failed)?,
+            }
+        }
+        if self.replicas.len() == 1 {
+            return Ok(());
+        }
+        for (row, (replica, began)) in self.replicas.iter().zip(&self.step.began).enumerate() {
+            let (name, seconds) = self.tasks.device(replica.class);
+            let seconds = seconds - began;
+            self.shares.measured(row, replica.tokens, seconds);
+            if let Some(work) = self.work.iter_mut().find(|work| work.device == name) {
+                work.tokens += replica.tokens as u64;
+                work.seconds += seconds;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for what was submitted of a step; the loss so far, summed over the scored rows.
     pub fn step_loss(&mut self) -> Result<f64> {
-        let loss = self.learner.as_ref().ok_or_else(no_learner)?.loss;
+        self.add_up()?;
         self.settle()?;
-        self.loss_of(loss)
+        self.loss_of(self.replicas[0].loss)
     }
 
     fn loss_of(&mut self, handle: HandleId) -> Result<f64> {
@@ -257,26 +425,31 @@ impl Executor {
     /// Waits for all tasks, and releases the batches that they used.
     fn settle(&mut self) -> Result<()> {
         self.tasks.wait()?;
-        self.batches.drain(..).try_for_each(|batch| self.tasks.release(batch))
+        self.step.handles.drain(..).try_for_each(|batch| self.tasks.release(batch))
     }
 
     /// Loss summed over the scored rows.
     pub fn loss(&mut self, batch: &Batch) -> Result<f64> {
-        let handle = self.submit_forward(batch, Keep::Result)?;
+        let handle = self.forward_only(batch)?;
         let loss = self.tasks.register(size_of::<f64>() as u64)?;
-        let last = self.activations.input(self.layers.len(), Keep::Result);
-        let accesses = [(self.outer, Read), (handle, Read), (last, Read), (loss, Write)];
-        self.tasks.submit(Kernel::Loss, 0, accesses)?;
+        self.replicas[0].score(&mut self.tasks, self.outer, handle, loss)?;
         let found = self.loss_of(loss)?;
         self.tasks.release(handle)?;
         self.tasks.release(loss)?;
         Ok(found)
     }
 
+    fn forward_only(&mut self, batch: &Batch) -> Result<HandleId> {
+        let Self { tasks, kernels, outer, replicas, .. } = self;
+        let shared = Shared { kernels, outer: *outer, values: &[] };
+        replicas[0].forward(tasks, shared, batch, Keep::Result)
+    }
+
     /// Logits of the next token after every token of the batch: `[tokens, vocabulary]`
     pub fn logits(&mut self, batch: &Batch) -> Result<Vec<f32>> {
-        let handle = self.submit_forward(batch, Keep::Result)?;
-        let last = self.activations.input(self.layers.len(), Keep::Result);
+        let handle = self.forward_only(batch)?;
+        let own = &self.replicas[0];
+        let last = own.activations.input(own.layers.len(), Keep::Result);
         let hidden = self.tasks.look(last, |hidden| content::get(hidden).cloned())?;
         let hidden: Vec<f32> = hidden.map_err(unlike)?;
         self.tasks.release(handle)?;
@@ -295,80 +468,6 @@ impl Executor {
             true => Ok(Vec::new()),
             false => self.with_model(|model| generate(model, prompts, end, new_max)),
         }
-    }
-
-    /// Submits what takes a batch through all layers; returns its handle.
-    fn submit_forward(&mut self, batch: &Batch, keep: Keep) -> Result<HandleId> {
-        let architecture = &self.kernels.architecture;
-        batch.check_vocabulary(architecture.vocabulary)?;
-        architecture.check_length(batch.longest())?;
-        let Self { tasks, activations, .. } = self;
-        activations.fit(tasks, architecture, batch, keep)?;
-        if batch.longest() > self.reached {
-            self.reached = batch.longest();
-            tasks.submit(Kernel::Angles, self.reached, [(self.angles, ReadWrite)])?;
-        }
-        let handle = tasks.hold(batch.clone())?;
-        let first = activations.input(0, keep);
-        let accesses = [(self.outer, Read), (handle, Read), (first, Write)];
-        tasks.submit(Kernel::Embedding, 0, accesses)?;
-        let kernel = match keep {
-            Keep::Everything => Kernel::LayerForward,
-            Keep::Inputs | Keep::Result => Kernel::LayerForwardOnly,
-        };
-        for index in 0..self.layers.len() {
-            let out = self.activations.input(index + 1, keep);
-            self.submit_layer(kernel, index, (handle, keep), out)?;
-        }
-        Ok(handle)
-    }
-
-    fn submit_layer(
-        &mut self,
-        kernel: Kernel,
-        index: usize,
-        (batch, keep): (HandleId, Keep),
-        out: HandleId,
-    ) -> Result<()> {
-        let (input, tape) =
-            (self.activations.input(index, keep), self.activations.tape(index, keep));
-        let own = [(self.layers[index], Read), (self.angles, Read), (batch, Read), (input, Read)];
-        self.tasks.submit(kernel, index, own.into_iter().chain([(tape, Write), (out, Write)]))
-    }
-
-    fn submit_backward(&mut self, batch: HandleId, keep: Keep) -> Result<()> {
-        let Some(learner) = &self.learner else { return Err(no_learner()) };
-        let count = self.layers.len();
-        let (last, stream) = (self.activations.input(count, keep), self.activations.stream());
-        let (loss, gradients) = (learner.loss, learner.gradients.clone());
-        let (ends, gradients) = match self.kernels.learns {
-            Learns::All => (gradients.first().copied(), gradients[1..].to_vec()),
-            Learns::Adapter(_) | Learns::Nothing => (None, gradients),
-        };
-        let adapter = match learner.base.is_empty() {
-            true => Vec::new(),
-            false => learner.values.clone(),
-        };
-        let own = [(self.outer, Read), (batch, Read), (last, Read), (loss, ReadWrite)];
-        let ends = ends.map(|gradient| (gradient, ReadWrite));
-        let into = [(stream, Write)].into_iter().chain(ends);
-        self.tasks.submit(Kernel::Head, 0, own.into_iter().chain(into))?;
-        for index in (0..count).rev() {
-            if keep == Keep::Inputs {
-                // Nobody needs the last layer's result any more.
-                self.submit_layer(Kernel::LayerRecompute, index, (batch, keep), last)?;
-            }
-            let (input, tape) =
-                (self.activations.input(index, keep), self.activations.tape(index, keep));
-            let read = [self.layers[index], self.angles, batch, input].map(|own| (own, Read));
-            let changed = [tape, stream, gradients[index]].map(|own| (own, ReadWrite));
-            let values = adapter.get(index).map(|values| (*values, Read));
-            let accesses = read.into_iter().chain(changed).chain(values);
-            self.tasks.submit(Kernel::LayerBackward, index, accesses)?;
-        }
-        let Some(ends) = ends else { return Ok(()) };
-        let own = [(self.outer, Read), (batch, Read), (stream, Read), ends];
-        self.tasks.submit(Kernel::EmbeddingBackward, 0, own)
     }
 
     /// What each kind of task took since the beginning, by kernel.
@@ -391,7 +490,7 @@ impl Executor {
             Content::Outer(outer) => outer,
             _ => return Err(unlike("it has no weights any more")),
         };
-        let layers = self.layers.iter().map(|layer| {
+        let layers = self.replicas[0].layers.iter().map(|layer| {
             let layer = self.tasks.take(*layer)?.into_layer();
             layer.ok_or_else(|| unlike("it has no weights any more"))
         });
@@ -400,7 +499,7 @@ impl Executor {
 
     /// Gives values of the same shapes, or those that were taken out.
     pub fn give_parameters(&mut self, parameters: Parameters) -> Result<()> {
-        let handles = [self.outer].into_iter().chain(self.layers.iter().copied());
+        let handles = [self.outer].into_iter().chain(self.replicas[0].layers.iter().copied());
         let given = handles.zip(contents(parameters));
         given.into_iter().try_for_each(|(handle, content)| self.tasks.give(handle, content))
     }
@@ -414,7 +513,7 @@ impl Executor {
     }
 
     fn with_model<R>(&mut self, run: impl FnOnce(&mut Model) -> Result<R>) -> Result<R> {
-        let shared = match self.layers.first() {
+        let shared = match self.replicas[0].layers.first() {
             Some(first) => self.tasks.look(*first, |content| match content {
                 Content::Frozen(own) => Some(Arc::clone(&own.weights)),
                 _ => None,
@@ -429,7 +528,7 @@ impl Executor {
         };
         // The copies that the model computed with go, and the weights of all are there again.
         self.tasks.give(self.outer, Content::Outer(model.parameters.outer))?;
-        let layers = self.layers.iter().zip(frozen(&weights));
+        let layers = self.replicas[0].layers.iter().zip(frozen(&weights));
         layers.into_iter().try_for_each(|(handle, layer)| self.tasks.give(*handle, layer))?;
         result
     }
@@ -458,14 +557,14 @@ impl Executor {
 
     /// Works an adapter's present values in, as a step does when it begins.
     pub fn use_adapter(&mut self) -> Result<()> {
-        self.submit_merge()?;
+        self.submit_merge(1)?;
         self.settle()
     }
 
     /// The gradient of an adapter in the step, laid out as its values.
     pub fn adapter_gradient(&mut self) -> Result<Vec<f32>> {
-        let handles = self.learner.as_ref().map(|learner| learner.gradients.clone());
-        self.joined(&handles.unwrap_or_default())
+        let handles = self.replicas[0].gradients.clone();
+        self.joined(&handles)
     }
 
     fn joined(&mut self, handles: &[HandleId]) -> Result<Vec<f32>> {
@@ -486,9 +585,8 @@ impl Executor {
 
     /// The gradients of all parameters in the step.
     pub fn full_gradient(&mut self) -> Result<Parameters> {
-        let handles = self.learner.as_ref().map(|learner| learner.gradients.clone());
         let (mut outer, mut layers) = (None, Vec::new());
-        for handle in handles.unwrap_or_default() {
+        for handle in self.replicas[0].gradients.clone() {
             self.tasks.look(handle, |content| match content {
                 Content::Outer(own) => outer = Some(Arc::new(Outer::clone(own))),
                 Content::Layer(own) => layers.push(Layer::clone(own)),
@@ -519,30 +617,45 @@ impl Executor {
     /// Frees what only steps need; what has learned stays.
     pub fn end_training(&mut self) -> Result<()> {
         self.settle()?;
-        let Self { tasks, learner: Some(learner), activations, .. } = self else {
+        let Self { tasks, learner: Some(learner), replicas, .. } = self else {
             return Err(no_learner());
         };
-        let Learner { gradients, moments, are_finite, .. } = learner;
-        let all = gradients.drain(..).chain(moments.drain(..)).chain(are_finite.drain(..));
-        all.into_iter().try_for_each(|handle| tasks.release(handle))?;
-        activations.release(tasks)
+        let Learner { moments, are_finite, .. } = learner;
+        let mut all = moments.drain(..).chain(are_finite.drain(..));
+        all.try_for_each(|handle| tasks.release(handle))?;
+        replicas.iter_mut().try_for_each(|replica| replica.end_training(tasks))
     }
+}
+
+/// Computes what a program asks for that has an executor of the same kind, until it ends.
+///
+/// # Errors
+/// A program that is no such one, and a connection that breaks.
+pub fn serve(
+    connection: Connection,
+    architecture: Architecture,
+    adapter: Option<&Adapter>,
+) -> Result<()> {
+    let learns = adapter.map_or(Learns::All, |own| Learns::Adapter(own.with_values(Vec::new())));
+    let kernels = Arc::new(Kernels::new(architecture, learns));
+    let names = Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
+    let code = names.zip(kernels.code()).collect();
+    let cpu = crate::drivers::CPU;
+    process::serve(connection, (cpu, cpu, u64::MAX), code)
+        .map_err(|error| unlike(error.to_string()))
 }
 
 impl Learner {
     fn new(
         tasks: &mut Tasks,
         (base, values): (Vec<HandleId>, Vec<HandleId>),
-        gradients: impl IntoIterator<Item = Content>,
         moments: impl IntoIterator<Item = AdamW>,
     ) -> Result<Self> {
-        let gradients = hold_all(tasks, gradients)?;
         let moments = hold_all(tasks, moments)?;
         let small = size_of::<Content>() as u64;
         let are_finite = moments.iter().map(|_| tasks.register(small)).collect::<Result<_>>()?;
         let [request, rule] = [tasks.register(small)?, tasks.register(small)?];
-        let loss = tasks.hold(0.0)?;
-        Ok(Self { base, values, gradients, moments, are_finite, loss, request, rule })
+        Ok(Self { base, values, moments, are_finite, request, rule })
     }
 }
 

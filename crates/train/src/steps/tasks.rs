@@ -1,14 +1,16 @@
-//! The runtime that a step's tasks go to: one device of all processors' cores, and its memory.
+//! The runtime that a step's tasks go to: this process's cores as one device, and a device of each
+//! worker.
 
 use super::content::Content;
 use super::kernels::{Kernel, Kernels};
 use crate::drivers::CPU;
 use crate::error::{Error, Result};
 use het_core::Bytes;
-use het_runtime::drivers::cpu::{self, Cpu};
+use het_runtime::drivers::cpu;
+use het_runtime::drivers::process::{Limits, Peer, Process};
 use het_runtime::{
-    Begin, Coordinator, Device, HandleId, KernelInfo, KernelTime, Machine, Memory, MemoryId, Mode,
-    Model, Runtime, Task, schedulers::SCHEDULERS,
+    Begin, Cause, ClassId, Coordinator, Device, HandleId, KernelInfo, KernelTime, Link, Loss,
+    Machine, Memory, MemoryId, Mode, Model, RunError, Runtime, Task, schedulers::SCHEDULERS,
 };
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,9 +18,22 @@ use std::sync::Arc;
 /// The memory of this process.
 const HOST: MemoryId = MemoryId(0);
 
+/// What a worker's socket is taken for until it is measured: copies wait for each other by it.
+const BYTES_PER_S: f64 = 1e9;
+const LATENCY_NS: u64 = 50_000;
+
 #[derive(Debug)]
 pub(super) struct Tasks {
-    runtime: Runtime<Cpu<Content>>,
+    runtime: Runtime<Process<Content>>,
+    lost: Vec<LostWorker>,
+}
+
+/// A worker that is not there any more, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LostWorker {
+    pub class: ClassId,
+    pub name: String,
+    pub reason: String,
 }
 
 /// What all tasks of one kernel took.
@@ -41,20 +56,51 @@ fn failed(error: impl Display) -> Error {
     Error::DriverFailed { driver: CPU.to_owned(), what: error.to_string() }
 }
 
+/// This process and its workers: each is a device of a class and a memory of its own, at the same
+/// place in the order of each.
+fn machine(workers: &[Peer]) -> Result<Machine> {
+    let device = |row: usize, wake| {
+        let name = if row == 0 { "cpu0".to_owned() } else { format!("worker{row}") };
+        Device { class: name.clone(), name, memory: MemoryId(row as u16), wake }
+    };
+    let far = workers.iter().enumerate().map(|(row, _)| device(row + 1, cpu::WAKE + LATENCY_NS));
+    let devices: Vec<Device> = [device(0, cpu::WAKE)].into_iter().chain(far).collect();
+    let host = Memory { name: "host".to_owned(), capacity: Bytes(u64::MAX) };
+    let far = workers.iter().zip(&devices[1..]).map(|(worker, device)| Memory {
+        name: device.name.clone(),
+        capacity: Bytes(worker.offer().capacity),
+    });
+    let memories: Vec<Memory> = [host].into_iter().chain(far).collect();
+    let links = (1..devices.len()).flat_map(|row| Link::both(0, row, BYTES_PER_S, LATENCY_NS));
+    Machine::new(devices, memories, 0, links.collect()).map_err(failed)
+}
+
 impl Tasks {
-    pub fn new(kernels: &Arc<Kernels>) -> Result<Self> {
-        let class = CPU.to_owned();
-        let device = Device { name: "cpu0".to_owned(), class, memory: HOST, wake: cpu::WAKE };
-        let memory = Memory { name: "host".to_owned(), capacity: Bytes(u64::MAX) };
-        let machine = Machine::new(vec![device], vec![memory], 0, Vec::new()).map_err(failed)?;
-        let machine = Arc::new(machine);
+    pub fn new(kernels: &Arc<Kernels>, workers: Vec<Peer>) -> Result<Self> {
+        let machine = Arc::new(machine(&workers)?);
         let names = || Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
-        let infos = names().map(|name| KernelInfo { name, classes: Vec::new() }).collect();
+        let infos: Vec<KernelInfo> =
+            names().map(|name| KernelInfo { name, classes: Vec::new() }).collect();
         let model = Model::new(names().collect(), machine.classes().to_vec());
+        let workers = (1..).map(MemoryId).zip(workers).collect();
+        let code = (&infos[..], kernels.code());
+        let driver = Process::new(&machine, code, workers, Limits::default()).map_err(failed)?;
         let scheduler = (SCHEDULERS[0].make)();
-        let coordinator = Coordinator::new(Arc::clone(&machine), infos, model, scheduler);
-        let driver = Cpu::new(&machine, kernels.code()).map_err(failed)?;
-        Ok(Self { runtime: Runtime::new(coordinator, driver, Begin::WhenFlushed) })
+        let coordinator = Coordinator::new(machine, infos, model, scheduler);
+        let runtime = Runtime::new(coordinator, driver, Begin::WhenFlushed);
+        Ok(Self { runtime, lost: Vec::new() })
+    }
+
+    /// The classes of this process's device, and of each worker's.
+    pub fn classes(&self) -> impl Iterator<Item = ClassId> + use<> {
+        (0..self.runtime.coordinator().machine().classes().len() as u16).map(ClassId)
+    }
+
+    /// The name of the device of a class, and the seconds that it has computed.
+    pub fn device(&self, class: ClassId) -> (&str, f64) {
+        let view = self.runtime.coordinator().view();
+        let busy = view.streams[class.row()].busy();
+        (&view.machine.devices()[class.row()].name, busy as f64 / 1e9)
     }
 
     /// A handle that a task writes first.
@@ -78,11 +124,26 @@ impl Tasks {
 
     pub fn submit(
         &mut self,
+        class: ClassId,
         kernel: Kernel,
         parameter: usize,
         accesses: impl IntoIterator<Item = (HandleId, Mode)>,
     ) -> Result<()> {
         let task = Task::new(kernel.id(), accesses).parameter(parameter as u64);
+        self.add(task.class(class))
+    }
+
+    /// The same before all that is not urgent.
+    pub fn submit_urgent(
+        &mut self,
+        class: ClassId,
+        kernel: Kernel,
+        accesses: impl IntoIterator<Item = (HandleId, Mode)>,
+    ) -> Result<()> {
+        self.add(Task::new(kernel.id(), accesses).class(class).priority(1))
+    }
+
+    fn add(&mut self, task: Task) -> Result<()> {
         let submitted = self.runtime.submit(task).map(|_| ());
         submitted.or_else(|error| self.refused(error))
     }
@@ -101,9 +162,27 @@ impl Tasks {
     /// Waits for all tasks.
     ///
     /// # Errors
-    /// What a kernel said that failed, or its panic.
+    /// What a kernel said that failed, or its panic, and work that was lost with a worker.
     pub fn wait(&mut self) -> Result<()> {
-        self.runtime.wait().map_err(failed)
+        let waited = self.runtime.wait();
+        let losses = match &waited {
+            Err(RunError::Lost(losses)) => losses.clone(),
+            _ => self.runtime.take_mended(),
+        };
+        losses.iter().for_each(|loss| self.note(loss));
+        waited.map_err(failed)
+    }
+
+    fn note(&mut self, loss: &Loss) {
+        let Cause::Memory { memory, reason } = &loss.cause else { return };
+        let class = ClassId(memory.0);
+        let (name, reason) = (self.device(class).0.to_owned(), reason.clone());
+        self.lost.push(LostWorker { class, name, reason });
+    }
+
+    /// Workers that were lost since this was asked last.
+    pub fn take_lost(&mut self) -> Vec<LostWorker> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Waits for all tasks, and takes the content of a handle out of this process's memory.

@@ -14,7 +14,7 @@ fn batch(length: u32, first: u32) -> Batch {
 fn adapting() -> Executor {
     let weights = Arc::new(tiny::weights(1));
     let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    Executor::adapting(&weights, &adapter).expect("it starts")
+    Executor::adapting(&weights, &adapter, Vec::new()).expect("it starts")
 }
 
 fn request(step: u64) -> Request {
@@ -71,8 +71,7 @@ fn a_gradient_that_is_no_number_changes_nothing() {
     let mut executor = adapting();
     let before = executor.adapter().expect("it learns");
     executor.begin_step().expect("it begins");
-    let learner = executor.learner.as_ref().expect("it learns");
-    let (spoilt, length) = (learner.gradients[1], before.place(1).len());
+    let (spoilt, length) = (executor.replicas[0].gradients[1], before.place(1).len());
     executor.add_gradients(&batch(9, 1)).expect("a valid batch");
     executor.settle().expect("all run");
     executor.tasks.give(spoilt, vec![f32::NAN; length]).expect("nobody uses it");
@@ -90,7 +89,7 @@ fn a_kernel_that_fails_ends_the_step_with_what_it_said() {
     let mut executor = adapting();
     executor.begin_step().expect("it begins");
     executor.settle().expect("all run");
-    executor.tasks.give(executor.layers[1], 1.0).expect("nobody uses it");
+    executor.tasks.give(executor.replicas[0].layers[1], 1.0).expect("nobody uses it");
     executor.add_gradients(&batch(9, 1)).expect("it is submitted");
     let error = executor.update(request(1)).expect_err("a layer is a number").to_string();
     assert!(
@@ -106,7 +105,7 @@ fn a_later_batch_is_refused_with_what_an_earlier_one_said() {
     let mut executor = adapting();
     executor.begin_step().expect("it begins");
     executor.settle().expect("all run");
-    executor.tasks.give(executor.layers[1], 1.0).expect("nobody uses it");
+    executor.tasks.give(executor.replicas[0].layers[1], 1.0).expect("nobody uses it");
     executor.add_gradients(&batch(9, 1)).expect("it is submitted");
     let added = executor.add_gradients(&batch(30, 2)).map(|()| Step { loss: 0.0, is_finite: true });
     let error = added.and_then(|_| executor.update(request(1))).expect_err("a layer is a number");
@@ -119,7 +118,7 @@ fn a_kernel_that_panics_ends_the_step_with_its_words() {
     executor.begin_step().expect("it begins");
     executor.settle().expect("all run");
     let empty = Content::Layer(Box::default());
-    executor.tasks.give(executor.layers[0], empty).expect("nobody uses it");
+    executor.tasks.give(executor.replicas[0].layers[0], empty).expect("nobody uses it");
     executor.add_gradients(&batch(9, 1)).expect("it is submitted");
     let error = executor.step_loss().expect_err("a layer has no weights").to_string();
     assert!(error.contains("kernel `layer_forward` failed: it panicked: "), "{error}");
@@ -128,12 +127,12 @@ fn a_kernel_that_panics_ends_the_step_with_its_words() {
 #[test]
 fn what_was_taken_out_is_there_again() {
     let weights = tiny::weights(1);
-    let mut executor = Executor::learning(weights.clone()).expect("it starts");
+    let mut executor = Executor::learning(weights.clone(), Vec::new()).expect("it starts");
     let loss = executor.loss(&batch(9, 1)).expect("a valid batch");
     let taken = executor.take_parameters().expect("they are there");
     assert_eq!(taken, weights.parameters);
     assert!(executor.loss(&batch(9, 1)).is_err(), "it has none now");
-    let mut executor = Executor::learning(weights).expect("it starts");
+    let mut executor = Executor::learning(weights, Vec::new()).expect("it starts");
     executor.with_parameters(|_| Ok(())).expect("they are there");
     assert_eq!(executor.loss(&batch(9, 1)).expect("a valid batch"), loss);
     drop(taken);

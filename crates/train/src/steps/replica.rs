@@ -1,0 +1,196 @@
+//! A data-parallel replica: a device that computes batches of its own, and the handles that it
+//! alone uses for that.
+
+use super::activations::{Activations, Keep};
+use super::kernels::{Kernel, Kernels, Learns};
+use super::no_learner;
+use super::tasks::Tasks;
+use crate::batch::Batch;
+use crate::blocks::rotation::Table;
+use crate::error::Result;
+use het_runtime::Mode::{Read, ReadWrite, Write};
+use het_runtime::{ClassId, HandleId};
+
+#[derive(Debug)]
+pub(super) struct Replica {
+    /// Of its device, and of no other.
+    pub class: ClassId,
+    pub name: String,
+    /// The layers that it computes with: those that learn are the same handles for all replicas.
+    pub layers: Vec<HandleId>,
+    angles: HandleId,
+    /// How many positions they have.
+    reached: usize,
+    pub activations: Activations,
+    /// What its batches of the step add up to, for all that learns.
+    pub gradients: Vec<HandleId>,
+    /// Summed over the scored rows of those batches.
+    pub loss: HandleId,
+    /// Tokens of those batches.
+    pub tokens: usize,
+}
+
+/// The handles that replicas have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shared<'a> {
+    pub kernels: &'a Kernels,
+    pub outer: HandleId,
+    /// An adapter's values by layer; empty where there is none.
+    pub values: &'a [HandleId],
+}
+
+impl Replica {
+    pub fn new(
+        tasks: &mut Tasks,
+        kernels: &Kernels,
+        class: ClassId,
+        layers: Vec<HandleId>,
+    ) -> Result<Self> {
+        // The first task that uses one makes it.
+        let angles = tasks.register(size_of::<Table>() as u64)?;
+        let gradients = kernels.zeros().map(|zero| tasks.register(zero.bytes()));
+        let gradients = gradients.collect::<Result<_>>()?;
+        Ok(Self {
+            name: tasks.device(class).0.to_owned(),
+            class,
+            layers,
+            angles,
+            reached: 0,
+            activations: Activations::default(),
+            gradients,
+            loss: tasks.hold(0.0)?,
+            tokens: 0,
+        })
+    }
+
+    /// Submits what a step begins with: gradients and loss become zero. No task uses them.
+    pub fn begin_step(&mut self, tasks: &mut Tasks) -> Result<()> {
+        self.tokens = 0;
+        for (index, gradient) in self.gradients.iter().enumerate() {
+            tasks.submit(self.class, Kernel::Clear, index, [(*gradient, Write)])?;
+        }
+        tasks.give(self.loss, 0.0)
+    }
+
+    /// Submits what takes a batch through all layers; returns its handle.
+    pub fn forward(
+        &mut self,
+        tasks: &mut Tasks,
+        shared: Shared<'_>,
+        batch: &Batch,
+        keep: Keep,
+    ) -> Result<HandleId> {
+        let architecture = &shared.kernels.architecture;
+        batch.check_vocabulary(architecture.vocabulary)?;
+        architecture.check_length(batch.longest())?;
+        self.activations.fit(tasks, architecture, batch, keep)?;
+        if batch.longest() > self.reached {
+            self.reached = batch.longest();
+            let angles = [(self.angles, Write)];
+            tasks.submit(self.class, Kernel::Angles, self.reached, angles)?;
+        }
+        let handle = tasks.hold(batch.clone())?;
+        let first = self.activations.input(0, keep);
+        let accesses = [(shared.outer, Read), (handle, Read), (first, Write)];
+        tasks.submit(self.class, Kernel::Embedding, 0, accesses)?;
+        let kernel = match keep {
+            Keep::Everything => Kernel::LayerForward,
+            Keep::Inputs | Keep::Result => Kernel::LayerForwardOnly,
+        };
+        for index in 0..self.layers.len() {
+            let out = self.activations.input(index + 1, keep);
+            self.layer(tasks, (kernel, index), (handle, keep), out)?;
+        }
+        Ok(handle)
+    }
+
+    fn layer(
+        &self,
+        tasks: &mut Tasks,
+        (kernel, index): (Kernel, usize),
+        (batch, keep): (HandleId, Keep),
+        out: HandleId,
+    ) -> Result<()> {
+        let (input, tape) =
+            (self.activations.input(index, keep), self.activations.tape(index, keep));
+        let own = [(self.layers[index], Read), (self.angles, Read), (batch, Read), (input, Read)];
+        let accesses = own.into_iter().chain([(tape, Write), (out, Write)]);
+        tasks.submit(self.class, kernel, index, accesses)
+    }
+
+    /// Submits the loss of a batch that was taken through all layers, into this handle.
+    pub fn score(
+        &self,
+        tasks: &mut Tasks,
+        outer: HandleId,
+        batch: HandleId,
+        loss: HandleId,
+    ) -> Result<()> {
+        let last = self.activations.input(self.layers.len(), Keep::Result);
+        let accesses = [(outer, Read), (batch, Read), (last, Read), (loss, Write)];
+        tasks.submit(self.class, Kernel::Loss, 0, accesses)
+    }
+
+    /// Submits loss and gradients of a batch that was taken through all layers.
+    pub fn backward(
+        &self,
+        tasks: &mut Tasks,
+        Shared { kernels, outer, values }: Shared<'_>,
+        batch: HandleId,
+        keep: Keep,
+    ) -> Result<()> {
+        let count = self.layers.len();
+        let (last, stream) = (self.activations.input(count, keep), self.activations.stream());
+        let (ends, gradients) = match kernels.learns {
+            Learns::All => {
+                let (ends, layers) = self.gradients.split_first().ok_or_else(no_learner)?;
+                (Some((*ends, ReadWrite)), layers)
+            }
+            Learns::Adapter(_) | Learns::Nothing => (None, &self.gradients[..]),
+        };
+        let own = [(outer, Read), (batch, Read), (last, Read), (self.loss, ReadWrite)];
+        let into = [(stream, Write)].into_iter().chain(ends);
+        tasks.submit(self.class, Kernel::Head, 0, own.into_iter().chain(into))?;
+        for index in (0..count).rev() {
+            if keep == Keep::Inputs {
+                // Nobody needs the last layer's result any more.
+                self.layer(tasks, (Kernel::LayerRecompute, index), (batch, keep), last)?;
+            }
+            let (input, tape) =
+                (self.activations.input(index, keep), self.activations.tape(index, keep));
+            let read = [self.layers[index], self.angles, batch, input].map(|own| (own, Read));
+            let changed = [tape, stream, gradients[index]].map(|own| (own, ReadWrite));
+            let values = values.get(index).map(|values| (*values, Read));
+            let accesses = read.into_iter().chain(changed).chain(values);
+            tasks.submit(self.class, Kernel::LayerBackward, index, accesses)?;
+        }
+        let Some(ends) = ends else { return Ok(()) };
+        let own = [(outer, Read), (batch, Read), (stream, Read), ends];
+        tasks.submit(self.class, Kernel::EmbeddingBackward, 0, own)
+    }
+
+    /// Submits what adds the sums of another replica to its own, last layer first: its gradient is
+    /// the first that is there.
+    pub fn add(&self, tasks: &mut Tasks, other: &Self) -> Result<()> {
+        let sums = self.gradients.iter().zip(&other.gradients).rev();
+        for (own, other) in sums.chain([(&self.loss, &other.loss)]) {
+            let accesses = [(*own, ReadWrite), (*other, Read)];
+            tasks.submit_urgent(self.class, Kernel::Add, accesses)?;
+        }
+        Ok(())
+    }
+
+    /// Frees what only steps need.
+    pub fn end_training(&mut self, tasks: &mut Tasks) -> Result<()> {
+        self.gradients.drain(..).try_for_each(|handle| tasks.release(handle))?;
+        self.activations.release(tasks)
+    }
+
+    /// Frees all that it has.
+    pub fn release(mut self, tasks: &mut Tasks, has_own_layers: bool) -> Result<()> {
+        self.end_training(tasks)?;
+        let layers = if has_own_layers { self.layers } else { Vec::new() };
+        let all = layers.into_iter().chain([self.angles, self.loss]);
+        all.into_iter().try_for_each(|handle| tasks.release(handle))
+    }
+}

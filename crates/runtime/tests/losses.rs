@@ -113,6 +113,30 @@ fn what_a_cancelled_task_would_have_written_has_no_content() {
 }
 
 #[test]
+fn a_cancelled_task_goes_with_the_device_that_it_was_given_to() {
+    let devices = ["a", "b"].map(|name| Device { wake: 1_000, ..device(name, HOST) });
+    let mut rig = Rig::new(devices.to_vec(), vec![memory("host", u64::MAX)]);
+    let [a, b] = [(); 2].map(|()| rig.register(8, Some(HOST)).expect("room"));
+    let first = rig.submit(&[(a, Mode::ReadWrite)]).expect("a task");
+    let behind = rig.submit(&[(a, Mode::Read), (b, Mode::ReadWrite)]).expect("a task");
+    rig.advance();
+    assert!(rig.has_launched(first) && rig.has_launched(behind), "on one device");
+    let device = rig.coordinator.view().graph.get(behind).and_then(het_runtime::Node::device);
+    let device = device.expect("it was launched");
+
+    let ran = Interval { start: 0, end: 1_000 };
+    rig.completed(Completion::Failed { task: first, ran, reason: "it broke".to_owned() });
+    assert_eq!(rig.coordinator.unfinished(), 1, "the device has it");
+    rig.completed(Completion::DeviceLost { device, reason: String::new() });
+    assert_eq!(rig.coordinator.unfinished(), 0);
+    let losses = rig.coordinator.take_losses();
+    assert_eq!(losses.len(), 2);
+    assert_eq!(losses[0].cancelled, [first, behind]);
+    assert!(losses[1].is_mended() && losses[1].again.is_empty(), "{:?}", losses[1]);
+    rig.coordinator.check();
+}
+
+#[test]
 fn a_task_for_devices_that_are_all_lost_is_refused() {
     let mut rig = Rig::new(vec![device("a", HOST)], vec![memory("host", u64::MAX)]);
     let handle = rig.register(8, Some(HOST)).expect("room");

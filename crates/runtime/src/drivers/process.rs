@@ -78,8 +78,10 @@ pub struct Offer {
 pub struct Limits {
     /// From when it is waited for until it has said who it is.
     pub handshake: Duration,
-    /// Without a sign of life, and without taking what it is sent.
+    /// Without a sign of life.
     pub silence: Duration,
+    /// Without taking any of what it is sent.
+    pub taking: Duration,
     /// For one task, once those before it have ended.
     pub task: Duration,
     /// Without a part of any of its copies going on.
@@ -92,6 +94,7 @@ impl Default for Limits {
         Self {
             handshake: Duration::from_secs(10),
             silence: Duration::from_secs(10),
+            taking: Duration::from_secs(10),
             task: Duration::from_secs(600),
             copy: Duration::from_secs(60),
         }

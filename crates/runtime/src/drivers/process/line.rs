@@ -84,7 +84,7 @@ impl<B: Portable> Line<B> {
         let mut frame = Vec::new();
         let silence_ms = limits.silence.as_millis() as u64;
         Order::Welcome { silence_ms, kernels: kernels.to_vec() }.write(&mut frame);
-        socket.set_timeouts(Some(limits.tick()), Some(limits.silence))?;
+        socket.set_timeouts(Some(limits.tick()), Some(limits.taking))?;
         socket.write_all(&frame)?;
         let now = Instant::now();
         let state = State {
@@ -225,7 +225,7 @@ impl<B: Portable> Line<B> {
             if let Err(error) = socket.write_all(&frames) {
                 let reason = match error.kind() {
                     _ if is_timeout(&error) => {
-                        format!("it took nothing for {:?}", self.limits.silence)
+                        format!("it took nothing for {:?}", self.limits.taking)
                     }
                     // As the receiving thread says, whichever hears of it first.
                     ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {

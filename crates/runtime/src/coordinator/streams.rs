@@ -214,6 +214,7 @@ impl Coordinator {
                 kernel: node.kernel,
                 parameter: node.parameter,
                 sequence: node.sequence,
+                expected: node.expected as Nanos,
                 accesses: node.accesses.clone(),
             }));
         }

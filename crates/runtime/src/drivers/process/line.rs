@@ -13,7 +13,9 @@ use super::protocol::{Assembly, CHUNK, Chunk, Order, RemoteLaunch, Report};
 use super::socket::{Frames, ReadError, Socket, is_timeout};
 use super::{Limits, Portable};
 use crate::machine::Interval;
-use crate::{Completion, CopyOrder, HandleId, Launch, MemoryId, Nanos, TaskId, TransferId};
+use crate::{
+    Completion, CopyOrder, HandleId, KernelId, Launch, MemoryId, Nanos, TaskId, TransferId,
+};
 
 /// What the sending thread is given.
 #[derive(Debug)]
@@ -595,8 +597,9 @@ impl State {
 }
 
 fn remote(launch: Launch) -> Order<'static> {
-    let Launch { task, kernel, parameter, sequence, accesses, .. } = launch;
-    Order::Launch(RemoteLaunch { task, kernel: kernel.0, parameter, sequence, accesses })
+    let Launch { task, kernel: KernelId(kernel), parameter, sequence, expected, accesses, .. } =
+        launch;
+    Order::Launch(RemoteLaunch { task, kernel, parameter, sequence, expected, accesses })
 }
 
 /// A content on its way.

@@ -45,6 +45,7 @@ fn launch(memory: u16, row: u32) -> Launch {
         kernel: KernelId(0),
         parameter: 0,
         sequence: 0,
+        expected: 0,
         accesses: [Access { handle: handle(row), mode: Mode::Write }].into_iter().collect(),
     }
 }
@@ -229,4 +230,43 @@ fn a_worker_that_ends_before_it_is_welcomed_is_a_lost_memory_like_others() {
     second.say(&Report::Ended { task: TASK, ran: Interval { start: 0, end: 0 } });
     assert!(matches!(completions(&mut driver, 1)[..], [Completion::Ended { .. }]));
     check_idle(&mut driver);
+}
+
+#[test]
+fn a_worker_reports_what_has_ended_before_what_may_take_long() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("socket");
+    let listener = Listener::unix(&path).expect("a socket");
+    let (release, released) = std::sync::mpsc::channel();
+    let released = std::sync::Mutex::new(released);
+    let short: Code<Vec<u8>> = Box::new(|_| Ok(()));
+    // The limit ends a test that fails.
+    let long: Code<Vec<u8>> = Box::new(move |_| {
+        let released = released.lock().map_err(|error| error.to_string())?;
+        released.recv_timeout(Duration::from_secs(30)).map_err(|error| error.to_string())
+    });
+    let worker = std::thread::spawn(move || {
+        let connection = Connection::unix(&path).expect("a program");
+        let named = |name: &str, code| (name.to_owned(), code);
+        let kernels = vec![named("short", short), named("long", long)];
+        serve(connection, ("any", "any", 1 << 30), kernels)
+    });
+    let peer = listener.accept(&LONG).expect("a worker");
+    let kernel = |name: &str| KernelInfo { name: name.to_owned(), classes: Vec::new() };
+    let kernels = [kernel("short"), kernel("long")];
+    let peers = vec![(MemoryId(1), peer)];
+    let mut driver = Process::new(&machine(1), (&kernels, Vec::new()), peers, LONG);
+    let driver = driver.as_mut().expect("a driver");
+    let second = TaskId { row: 1, generation: 0 };
+    driver.launch(launch(1, 1));
+    let long = Launch { task: second, kernel: KernelId(1), expected: Nanos::MAX, ..launch(1, 2) };
+    driver.launch(long);
+    driver.flush();
+    let found = completions(driver, 1);
+    assert!(matches!(found[..], [Completion::Ended { task: TASK, .. }]), "{found:?}");
+    release.send(()).expect("it waits");
+    let found = completions(driver, 1);
+    assert!(matches!(found[..], [Completion::Ended { task, .. }] if task == second), "{found:?}");
+    drop(std::mem::replace(driver, self::driver(Vec::new())));
+    worker.join().expect("it does not panic").expect("the program keeps to the protocol");
 }

@@ -262,3 +262,19 @@ fn devices_of_a_class_may_have_unlike_memories() {
     let refused = rig.submit(&[(handles[0], Mode::Read)]);
     assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
 }
+
+#[test]
+fn a_lost_memory_holds_not_even_what_has_no_bytes() {
+    let memories = vec![memory("host", 1_000), memory("far", 100), memory("other", 100)];
+    let mut rig = Rig::new(vec![device("a", MemoryId(2))], memories);
+    let empty = rig.register(0, Some(HOST)).expect("room");
+    rig.completed(Completion::MemoryLost { memory: FAR, reason: String::new() });
+    rig.coordinator.replicate(empty, FAR, &mut rig.actions);
+    assert!(!rig.coordinator.is_under_way(), "{:?}", rig.actions);
+    assert!(matches!(rig.register(0, Some(FAR)), Err(RegisterError::NoRoom { .. })));
+    let provided = rig.coordinator.provide(empty, FAR, &mut rig.actions);
+    assert!(matches!(provided, Err(ProvideError::Room(_))), "{provided:?}");
+    assert!(rig.coordinator.data().is_valid(empty, HOST));
+    rig.coordinator.release(empty, &mut rig.actions).expect("nobody uses it");
+    rig.coordinator.check();
+}

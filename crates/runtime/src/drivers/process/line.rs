@@ -168,8 +168,8 @@ impl<B: Portable> Line<B> {
 
     /// Takes what is to be done. What comes after a loss is dropped: the coordinator hears of it.
     ///
-    /// A copy from another worker is awaited here before that one is asked for it. Where the source
-    /// is lost, the buffer is dropped before it is used again, and with it what is left of the copy.
+    /// A copy from another worker is awaited here before that one is asked for it. Where that one
+    /// is lost, the buffer is dropped before it is used again, and the rest of the copy with it.
     pub fn hand_over(&self, orders: &mut Vec<Sent>) {
         if orders.is_empty() {
             return;

@@ -1,7 +1,7 @@
 //! What a driver is asked to do and what it reports.
 
 use crate::machine::Interval;
-use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, TaskId, TransferId};
+use crate::{Accesses, ClassId, DeviceId, HandleId, KernelId, MemoryId, Nanos, TaskId, TransferId};
 
 /// A task for the compute stream of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Launch {
     pub parameter: u64,
     /// Place in the order of submission.
     pub sequence: u64,
+    /// Nanoseconds; the greatest number where nothing is known.
+    pub expected: Nanos,
     /// Their copies lie in `memory` by the time the stream gets to the task.
     pub accesses: Accesses,
 }

@@ -453,7 +453,7 @@ impl Coherence {
         actions: &mut Vec<Action>,
     ) -> Vec<HandleId> {
         self.cancel_transfers_with(memory, interrupted, actions);
-        self.rooms[memory.row()] = Room::new(0);
+        self.rooms[memory.row()] = Room::lost();
         let mut lost = Vec::new();
         for row in 0..self.data.len() as u32 {
             let data = &mut self.data[row as usize];

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 
 use crate::graph::Node;
+use crate::schedulers::queue::PriorityQueue;
 use crate::{
     Coherence, DeviceId, Estimate, Graph, KernelId, Machine, MemoryId, Model, Nanos, Stage, TaskId,
 };
@@ -26,7 +27,7 @@ pub struct Stream {
     /// Nanoseconds of all tasks that ended here.
     pub(crate) busy: Nanos,
     /// Tasks that wait for nothing but one that is committed here.
-    pub(crate) following: VecDeque<TaskId>,
+    pub(crate) following: PriorityQueue<TaskId>,
 }
 
 impl Stream {

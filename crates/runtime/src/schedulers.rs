@@ -5,7 +5,7 @@ mod dmdas;
 mod eager;
 mod heft;
 mod plan;
-mod queue;
+pub(crate) mod queue;
 mod work_stealing;
 
 use crate::Scheduler;

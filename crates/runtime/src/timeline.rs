@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use crate::machine::Interval;
 use crate::{CopyOrder, DeviceId, HandleId, KernelId, KernelInfo, Machine, MemoryId, Nanos};
 
-/// Most tasks and copies that are kept; of more is said how many there were.
+/// Most tasks and copies that are kept; of more is said how many there were, and what is recorded
+/// ends where the first of them begins.
 const SPANS_MAX: usize = 1 << 20;
 
 /// Why a stream does nothing.
@@ -88,6 +89,8 @@ pub struct Timeline {
     /// Of each device, since when it would do nothing for what cause.
     causes: Vec<Vec<(Nanos, Idle)>>,
     left_out: u64,
+    /// Until when all is known.
+    ends: Nanos,
 }
 
 impl Timeline {
@@ -99,23 +102,28 @@ impl Timeline {
             copies: Vec::new(),
             causes: vec![Vec::new(); devices],
             left_out: 0,
+            ends: Nanos::MAX,
         }
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_room(&mut self, span: Interval) -> bool {
         let kept = self.tasks.iter().map(Vec::len).sum::<usize>() + self.copies.len();
-        self.left_out += u64::from(kept >= SPANS_MAX);
-        kept < SPANS_MAX
+        if kept < SPANS_MAX {
+            return true;
+        }
+        self.left_out += 1;
+        self.ends = self.ends.min(span.start);
+        false
     }
 
     pub(crate) fn task(&mut self, device: DeviceId, span: Interval, work: Work) {
-        if self.has_room() {
+        if self.has_room(span) {
             self.tasks[device.row()].push(Piece { span, work });
         }
     }
 
     pub(crate) fn copy(&mut self, copy: &CopyOrder, span: Interval) {
-        if self.has_room() {
+        if self.has_room(span) {
             let CopyOrder { handle, bytes, from, to, .. } = *copy;
             self.copies.push(Piece { span, work: Work::Copy { handle, bytes, from, to } });
         }
@@ -124,8 +132,12 @@ impl Timeline {
     /// What a device waits for from now on while it runs nothing.
     pub(crate) fn waits(&mut self, device: DeviceId, now: Nanos, cause: Idle) {
         let causes = &mut self.causes[device.row()];
-        if causes.last().is_none_or(|(_, last)| *last != cause) && causes.len() < SPANS_MAX {
-            causes.push((now, cause));
+        if causes.last().is_some_and(|(_, last)| *last == cause) {
+            return;
+        }
+        match causes.len() < SPANS_MAX {
+            true => causes.push((now, cause)),
+            false => self.ends = self.ends.min(now),
         }
     }
 
@@ -134,9 +146,10 @@ impl Timeline {
         self.left_out
     }
 
-    /// Every stream from when recording began until then: pieces follow each other without a gap.
+    /// Every stream from when recording began until then, or until something was left out: pieces
+    /// follow each other without a gap.
     pub fn tracks(&self, until: Nanos) -> Vec<Track> {
-        let whole = Interval { start: self.began, end: until.max(self.began) };
+        let whole = Interval { start: self.began, end: until.min(self.ends).max(self.began) };
         let devices = self.tasks.iter().zip(&self.causes).enumerate();
         let mut tracks: Vec<Track> = devices
             .map(|(row, (tasks, causes))| Track {
@@ -339,6 +352,34 @@ mod tests {
             idle(Idle::Memory, 60, 70),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_recorded_ends_where_something_is_left_out() {
+        let device = |row| crate::Device {
+            name: format!("device{row}"),
+            class: "any".to_owned(),
+            memory: MemoryId(0),
+            wake: 0,
+        };
+        let capacity = het_core::Bytes(u64::MAX);
+        let memories = vec![crate::Memory { name: "host".to_owned(), capacity }];
+        let devices = vec![device(0), device(1)];
+        let machine = Machine::new(devices, memories, 0, Vec::new()).expect("a machine");
+        let mut timeline = Timeline::new(&machine, 0);
+        let work = Work::Task { kernel: KernelId(0), sequence: 0, has_failed: false };
+        let kept = SPANS_MAX as Nanos;
+        for at in 0..kept {
+            timeline.task(DeviceId(0), span(at, at + 1), work);
+        }
+        assert_eq!(timeline.tracks(kept + 9)[0].idle(Idle::Nothing), 9);
+        timeline.task(DeviceId(0), span(kept, kept + 5), work);
+        // It ended later and began before.
+        timeline.task(DeviceId(1), span(kept - 3, kept + 9), work);
+        assert_eq!(timeline.left_out(), 2);
+        let tracks = timeline.tracks(kept + 9);
+        assert_eq!((tracks[0].busy(), tracks[0].idle(Idle::Nothing)), (kept - 3, 0));
+        assert_eq!(tracks[1].idle(Idle::Nothing), kept - 3, "it is not said to be idle since");
     }
 
     #[test]

@@ -113,6 +113,30 @@ fn what_a_cancelled_task_would_have_written_has_no_content() {
 }
 
 #[test]
+fn a_cancelled_task_goes_with_the_device_that_it_was_given_to() {
+    let devices = ["a", "b"].map(|name| Device { wake: 1_000, ..device(name, HOST) });
+    let mut rig = Rig::new(devices.to_vec(), vec![memory("host", u64::MAX)]);
+    let [a, b] = [(); 2].map(|()| rig.register(8, Some(HOST)).expect("room"));
+    let first = rig.submit(&[(a, Mode::ReadWrite)]).expect("a task");
+    let behind = rig.submit(&[(a, Mode::Read), (b, Mode::ReadWrite)]).expect("a task");
+    rig.advance();
+    assert!(rig.has_launched(first) && rig.has_launched(behind), "on one device");
+    let device = rig.coordinator.view().graph.get(behind).and_then(het_runtime::Node::device);
+    let device = device.expect("it was launched");
+
+    let ran = Interval { start: 0, end: 1_000 };
+    rig.completed(Completion::Failed { task: first, ran, reason: "it broke".to_owned() });
+    assert_eq!(rig.coordinator.unfinished(), 1, "the device has it");
+    rig.completed(Completion::DeviceLost { device, reason: String::new() });
+    assert_eq!(rig.coordinator.unfinished(), 0);
+    let losses = rig.coordinator.take_losses();
+    assert_eq!(losses.len(), 2);
+    assert_eq!(losses[0].cancelled, [first, behind]);
+    assert!(losses[1].is_mended() && losses[1].again.is_empty(), "{:?}", losses[1]);
+    rig.coordinator.check();
+}
+
+#[test]
 fn a_task_for_devices_that_are_all_lost_is_refused() {
     let mut rig = Rig::new(vec![device("a", HOST)], vec![memory("host", u64::MAX)]);
     let handle = rig.register(8, Some(HOST)).expect("room");
@@ -237,4 +261,20 @@ fn devices_of_a_class_may_have_unlike_memories() {
     rig.completed(Completion::MemoryLost { memory: large, reason: String::new() });
     let refused = rig.submit(&[(handles[0], Mode::Read)]);
     assert!(matches!(refused, Err(SubmitError::NoDevice { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_lost_memory_holds_not_even_what_has_no_bytes() {
+    let memories = vec![memory("host", 1_000), memory("far", 100), memory("other", 100)];
+    let mut rig = Rig::new(vec![device("a", MemoryId(2))], memories);
+    let empty = rig.register(0, Some(HOST)).expect("room");
+    rig.completed(Completion::MemoryLost { memory: FAR, reason: String::new() });
+    rig.coordinator.replicate(empty, FAR, &mut rig.actions);
+    assert!(!rig.coordinator.is_under_way(), "{:?}", rig.actions);
+    assert!(matches!(rig.register(0, Some(FAR)), Err(RegisterError::NoRoom { .. })));
+    let provided = rig.coordinator.provide(empty, FAR, &mut rig.actions);
+    assert!(matches!(provided, Err(ProvideError::Room(_))), "{provided:?}");
+    assert!(rig.coordinator.data().is_valid(empty, HOST));
+    rig.coordinator.release(empty, &mut rig.actions).expect("nobody uses it");
+    rig.coordinator.check();
 }

@@ -5,28 +5,40 @@ use std::sync::Arc;
 use het_core::Bytes;
 use het_runtime::schedulers::{SCHEDULERS, SchedulerKind};
 use het_runtime::{
-    Action, Completion, Coordinator, Device, HandleId, Interval, KernelId, KernelInfo, Machine,
-    Memory, MemoryId, Mode, Model, Stage, Task, TaskId,
+    Action, Completion, Coordinator, Device, DeviceId, HandleId, Interval, KernelId, KernelInfo,
+    Machine, Memory, MemoryId, Mode, Model, Stage, Task, TaskId,
 };
 use proptest::prelude::*;
 
 /// Nanoseconds of the kernels: too short to be planned, at the border, and long.
 const DURATIONS: [u64; 3] = [1_000, 8_000, 400_000];
 
+/// Row of the longest of them.
+const LONG: usize = 2;
+
 /// Those that heed priorities: HEFT, as published, ranks tasks by what is behind them.
 fn schedulers() -> Vec<SchedulerKind> {
     SCHEDULERS.iter().copied().filter(|kind| kind.name != "heft").collect()
 }
 
-/// One device that knows what its kernels take, and the last of them not at all.
-fn coordinator(scheduler: SchedulerKind) -> Coordinator {
-    let device =
-        Device { name: "a".to_owned(), class: "a".to_owned(), memory: MemoryId(0), wake: 1_000 };
+/// Devices, each of a class of its own, that know what their kernels take, and the last of them not
+/// at all. Only the first has long ones.
+fn coordinator(scheduler: SchedulerKind, devices: &[&str]) -> Coordinator {
+    let device = |name: &&str| Device {
+        name: (*name).to_owned(),
+        class: (*name).to_owned(),
+        memory: MemoryId(0),
+        wake: 1_000,
+    };
+    let devices: Vec<Device> = devices.iter().map(device).collect();
     let memory = Memory { name: "host".to_owned(), capacity: Bytes(u64::MAX) };
-    let machine = Arc::new(Machine::new(vec![device], vec![memory], 0, vec![]).expect("a machine"));
+    let machine = Arc::new(Machine::new(devices, vec![memory], 0, vec![]).expect("a machine"));
     let names: Vec<String> = (0..=DURATIONS.len()).map(|row| format!("kernel{row}")).collect();
-    let kernel = |name: &String| KernelInfo { name: name.clone(), classes: Vec::new() };
-    let kernels = names.iter().map(kernel).collect();
+    let kernel = |(row, name): (usize, &String)| KernelInfo {
+        name: name.clone(),
+        classes: if row == LONG { vec!["a".to_owned()] } else { Vec::new() },
+    };
+    let kernels = names.iter().enumerate().map(kernel).collect();
     let prior = |kernel: KernelId, _, _| DURATIONS.get(kernel.row()).map(|nanos| *nanos as f64);
     let model = Model::new(names, machine.classes().to_vec()).with_prior(Box::new(prior));
     Coordinator::new(machine, kernels, model, (scheduler.make)())
@@ -98,7 +110,7 @@ impl Run {
 }
 
 fn check(scheduler: SchedulerKind, tasks: &[Given]) {
-    let mut run = Run { coordinator: coordinator(scheduler), now: 0, launched: Vec::new() };
+    let mut run = Run { coordinator: coordinator(scheduler, &["a"]), now: 0, launched: Vec::new() };
     let mut actions = Vec::new();
     let handles: Vec<HandleId> = (0..12)
         .map(|_| run.coordinator.register(8, Some(MemoryId(0)), &mut actions).expect("room"))
@@ -148,5 +160,66 @@ fn an_update_is_before_all_that_is_planned_and_all_that_is_short() {
     tasks.push(Given { ended: 2, ..task(2, 1, 11) });
     for scheduler in schedulers() {
         check(scheduler, &tasks);
+    }
+}
+
+fn submit(
+    coordinator: &mut Coordinator,
+    (kernel, priority): (usize, i32),
+    accesses: &[(HandleId, Mode)],
+) -> TaskId {
+    let task = Task::new(KernelId(kernel as u16), accesses.iter().copied()).priority(priority);
+    coordinator.submit(task).expect("a task")
+}
+
+fn launched(actions: &[Action], device: DeviceId) -> Vec<TaskId> {
+    let launches = actions.iter().filter_map(|action| match action {
+        Action::Launch(launch) if launch.device == device => Some(launch.task),
+        _ => None,
+    });
+    launches.collect()
+}
+
+#[test]
+fn nothing_is_stolen_that_is_less_urgent_than_what_the_device_has() {
+    for is_planned in [false, true] {
+        let mut one = coordinator(SCHEDULERS[0], &["a", "b"]);
+        let first_device = DeviceId(0);
+        let mut actions = Vec::new();
+        let mut handle = || one.register(8, Some(MemoryId(0)), &mut actions).expect("room");
+        let handles: Vec<HandleId> = (0..103).map(|_| handle()).collect();
+        let write = |row: usize| [(handles[row], Mode::ReadWrite)];
+        let running = submit(&mut one, (LONG, 3), &write(0));
+        let mut own = is_planned.then(|| submit(&mut one, (LONG, 1), &write(1)));
+        one.advance(0, &mut actions);
+        assert_eq!(launched(&actions, first_device), [running]);
+        // They are queued for the other device, which ends them first.
+        for row in 2..102 {
+            submit(&mut one, (0, 0), &write(row));
+        }
+        submit(&mut one, (0, 2), &write(102));
+        let own = *own.get_or_insert_with(|| submit(&mut one, (LONG, 1), &write(1)));
+
+        actions.clear();
+        let ran = Interval { start: 0, end: DURATIONS[LONG] };
+        one.completed(Completion::Ended { task: running, ran }, &mut actions);
+        one.advance(ran.end, &mut actions);
+        assert_eq!(launched(&actions, first_device), [own], "planned before: {is_planned}");
+    }
+}
+
+#[test]
+fn of_those_that_stand_behind_a_task_the_most_urgent_is_next() {
+    for scheduler in schedulers() {
+        let mut one = coordinator(scheduler, &["a"]);
+        let mut actions = Vec::new();
+        let [read, a, b, c] =
+            [(); 4].map(|()| one.register(8, Some(MemoryId(0)), &mut actions).expect("room"));
+        let first = submit(&mut one, (0, 0), &[(read, Mode::ReadWrite)]);
+        let [_, urgent, _] = [(a, 0), (b, 2), (c, 1)].map(|(own, priority)| {
+            submit(&mut one, (0, priority), &[(read, Mode::Read), (own, Mode::ReadWrite)])
+        });
+        one.advance(0, &mut actions);
+        assert_eq!(launched(&actions, DeviceId(0)), [first, urgent], "{}", scheduler.name);
     }
 }

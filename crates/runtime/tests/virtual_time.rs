@@ -135,3 +135,17 @@ fn choices_are_logged_with_their_terms_and_outcomes() {
         assert_eq!(choice.took, Some(10 * MS));
     }
 }
+
+#[test]
+fn for_one_device_nothing_is_planned() {
+    let machine = machine(1);
+    let mut runtime = runtime(&machine, Box::new(Adaptive::logged()));
+    for (handle, priority) in handles(&mut runtime, 6, 1_000).into_iter().zip([0, 0, 1, 0, 1, 2]) {
+        runtime.submit(task(handle).priority(priority)).expect("a task");
+    }
+    runtime.wait().expect("all run");
+    let log = runtime.coordinator_mut().scheduler_mut().take_log();
+    let order: Vec<u64> = log.iter().map(|choice| choice.sequence).collect();
+    assert_eq!(order, [5, 2, 4, 0, 1, 3], "by priority and arrival");
+    assert!(log.iter().all(|choice| choice.reason != "plan"), "{log:?}");
+}

@@ -25,12 +25,19 @@ struct List {
 pub(super) struct Room {
     pub capacity: u64,
     pub used: u64,
+    is_lost: bool,
     lists: [List; 2],
 }
 
 impl Room {
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, used: 0, lists: [List { oldest: NONE, newest: NONE }; 2] }
+        let list = List { oldest: NONE, newest: NONE };
+        Self { capacity, used: 0, is_lost: false, lists: [list; 2] }
+    }
+
+    /// One that holds nothing any more, not even what has no bytes.
+    pub fn lost() -> Self {
+        Self { is_lost: true, ..Self::new(0) }
     }
 
     fn list(&mut self, which: Listed) -> &mut List {
@@ -38,7 +45,7 @@ impl Room {
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        self.used.checked_add(bytes).is_some_and(|all| all <= self.capacity)
+        !self.is_lost && self.used.checked_add(bytes).is_some_and(|all| all <= self.capacity)
     }
 
     /// Nothing is ever evicted from it, so that nothing has to be listed.

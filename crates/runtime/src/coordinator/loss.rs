@@ -37,6 +37,8 @@ pub enum Cause {
 struct Hit {
     /// They had begun and run again.
     again: Vec<TaskId>,
+    /// They were cancelled, and would have gone when they ended.
+    stopped: Vec<TaskId>,
     /// They ran and failed.
     failed: Vec<TaskId>,
     /// They have not begun and can't get what they read.
@@ -108,37 +110,43 @@ impl Coordinator {
         if device.row() >= self.streams.len() || self.streams[device.row()].is_lost {
             return;
         }
-        let (again, back, lost) = self.take_from(device, actions);
+        let (mut hit, mut back, mut lost) = (Hit::default(), Vec::new(), BTreeSet::new());
+        self.take_from(device, (&mut hit, &mut back, &mut lost), actions);
         self.count_devices();
         self.reoffer(back);
-        let hit = Hit { again, ..Hit::default() };
         self.settle_loss(Cause::Device { device, reason }, hit, lost, actions);
     }
 
-    /// What it was doing, what is ready again, and handles that have no valid copy any more.
+    /// Adds what it was doing, what is ready again, and handles that have no valid copy any more.
     fn take_from(
         &mut self,
         device: DeviceId,
+        (hit, back, lost): (&mut Hit, &mut Vec<TaskId>, &mut BTreeSet<HandleId>),
         actions: &mut Vec<Action>,
-    ) -> (Vec<TaskId>, Vec<TaskId>, BTreeSet<HandleId>) {
-        let row = device.row();
-        let stream = &mut self.streams[row];
+    ) {
+        let stream = &mut self.streams[device.row()];
         stream.is_lost = true;
-        let again: Vec<TaskId> = stream.committed.iter().take(stream.launched).copied().collect();
-        let mut back: Vec<TaskId> = stream.blocked.take().into_iter().collect();
-        for task in &back {
-            if let Some(node) = self.graph.get_mut(*task) {
+        let begun: Vec<TaskId> = stream.committed.iter().take(stream.launched).copied().collect();
+        if let Some(task) = stream.blocked.take() {
+            back.push(task);
+            if let Some(node) = self.graph.get_mut(task) {
                 node.stage = Stage::Ready;
             }
         }
-        self.uncommit(device, 0, (&mut back, actions));
-        let begun = again.iter().filter_map(|task| self.graph.get(*task));
-        let written = begun.flat_map(|node| &node.accesses).filter(|access| access.mode.writes());
-        let lost = written.map(|access| access.handle);
-        let lost = lost.filter(|handle| !self.data.has_content(*handle)).collect();
+        self.uncommit(device, 0, (&mut *back, actions));
+        for task in begun {
+            let Some(node) = self.graph.get(task) else { continue };
+            if node.is_cancelled {
+                hit.stopped.push(task);
+                continue;
+            }
+            hit.again.push(task);
+            let written = node.accesses.iter().filter(|access| access.mode.writes());
+            let written = written.map(|access| access.handle);
+            lost.extend(written.filter(|handle| !self.data.has_content(*handle)));
+        }
         let (scheduler, view) = self.parts();
-        scheduler.device_lost(&view, device, &mut back);
-        (again, back, lost)
+        scheduler.device_lost(&view, device, back);
     }
 
     pub(super) fn memory_lost(
@@ -150,14 +158,11 @@ impl Coordinator {
         if memory.row() >= self.machine.memories().len() {
             return;
         }
-        let (mut again, mut back, mut lost) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let (mut hit, mut back, mut lost) = (Hit::default(), Vec::new(), BTreeSet::new());
         for device in self.machine.device_ids() {
             let of_memory = self.machine.memory_of(device) == memory;
             if of_memory && !self.streams[device.row()].is_lost {
-                let (begun, ready, gone) = self.take_from(device, actions);
-                again.extend(begun);
-                back.extend(ready);
-                lost.extend(gone);
+                self.take_from(device, (&mut hit, &mut back, &mut lost), actions);
             }
         }
         let mut interrupted = Vec::new();
@@ -174,7 +179,6 @@ impl Coordinator {
         self.count_devices();
         lost.retain(|handle| !self.data.has_content(*handle));
         self.reoffer(back);
-        let hit = Hit { again, ..Hit::default() };
         self.settle_loss(Cause::Memory { memory, reason }, hit, lost, actions);
     }
 
@@ -195,7 +199,7 @@ impl Coordinator {
     fn settle_loss(
         &mut self,
         cause: Cause,
-        Hit { again, failed, starved }: Hit,
+        Hit { again, stopped: gone, failed, starved }: Hit,
         mut lost: BTreeSet<HandleId>,
         actions: &mut Vec<Action>,
     ) {
@@ -236,7 +240,7 @@ impl Coordinator {
         }
         cancelled.extend(&stopped);
         // Those that nothing is waited for go now, the others when their turn comes.
-        for id in stopped {
+        for id in stopped.into_iter().chain(gone) {
             let node = self.graph.get(id);
             if node.is_some_and(|node| {
                 node.is_cancelled && node.waiting() == 0 && node.stage != Stage::Launched

@@ -29,7 +29,8 @@ impl Coordinator {
                 match self.graph.get_mut(task) {
                     // It may be offered to the scheduler before there is room.
                     Some(node) if node.stage == Stage::Waiting => {
-                        self.streams[row].following.push_front(task);
+                        let priority = node.priority;
+                        self.streams[row].following.put_back(priority, task);
                     }
                     Some(node) => {
                         node.stage = Stage::Blocked;
@@ -73,7 +74,7 @@ impl Coordinator {
             }
             self.offer(task, None);
         }
-        while let Some(task) = self.streams[row].following.front().copied() {
+        while let Some(task) = self.streams[row].following.get(0).copied() {
             // One that is ready by now was offered to the scheduler.
             let node = self.graph.get(task);
             let node = node.filter(|node| node.stage == Stage::Waiting && !node.is_cancelled);
@@ -81,7 +82,7 @@ impl Coordinator {
             if priority.is_some_and(|priority| self.has_more_urgent(device, priority)) {
                 break;
             }
-            self.streams[row].following.pop_front();
+            self.streams[row].following.pop();
             if priority.is_some() {
                 return Some(task);
             }
@@ -187,8 +188,11 @@ impl Coordinator {
             .into_iter()
             .rev()
             .filter(|task| waits_for_it_alone(task) && (classes == 1 || is_best_here(task)));
-        let following: smallvec::SmallVec<[TaskId; 8]> = following.collect();
-        self.streams[device.row()].following.extend(following);
+        let following = following.filter_map(|task| Some((self.graph.get(task)?.priority, task)));
+        let following: smallvec::SmallVec<[(i32, TaskId); 8]> = following.collect();
+        for (priority, task) in following {
+            self.streams[device.row()].following.add(priority, task);
+        }
     }
 
     /// Gives the driver what is next in a stream and has its data.
@@ -214,6 +218,7 @@ impl Coordinator {
                 kernel: node.kernel,
                 parameter: node.parameter,
                 sequence: node.sequence,
+                expected: node.expected as Nanos,
                 accesses: node.accesses.clone(),
             }));
         }

@@ -177,6 +177,13 @@ enum Order {
     Copy(CopyOrder),
 }
 
+impl Order {
+    /// Whether it is known to take less than it takes to report it.
+    fn is_short(&self) -> bool {
+        matches!(self, Self::Run(launch) if launch.expected < lane::WAKE)
+    }
+}
+
 /// One thread a device, from when it is made until it is dropped.
 pub struct Cpu<B: Buffer> {
     shared: Arc<Shared<B>>,
@@ -270,6 +277,11 @@ fn work<B: Buffer>(lane: &Lane<Order>, shared: &Shared<B>) {
         let mut at = shared.now();
         let mut reported = at;
         for order in orders.drain(..) {
+            // Nobody's report waits for what may take long.
+            if !order.is_short() {
+                shared.reports.add(&mut reports);
+                reported = at;
+            }
             match order {
                 Order::Run(launch) => {
                     let result = run(&launch, shared);

@@ -78,8 +78,10 @@ pub struct Offer {
 pub struct Limits {
     /// From when it is waited for until it has said who it is.
     pub handshake: Duration,
-    /// Without a sign of life, and without taking what it is sent.
+    /// Without a sign of life.
     pub silence: Duration,
+    /// Without taking any of what it is sent.
+    pub taking: Duration,
     /// For one task, once those before it have ended.
     pub task: Duration,
     /// Without a part of any of its copies going on.
@@ -92,6 +94,7 @@ impl Default for Limits {
         Self {
             handshake: Duration::from_secs(10),
             silence: Duration::from_secs(10),
+            taking: Duration::from_secs(10),
             task: Duration::from_secs(600),
             copy: Duration::from_secs(60),
         }
@@ -103,6 +106,12 @@ impl Limits {
     fn tick(&self) -> Duration {
         let least = self.handshake.min(self.silence).min(self.task).min(self.copy);
         (least / 4).max(Duration::from_millis(1))
+    }
+
+    /// Whether what takes so long at most took so much longer that this program was not let run:
+    /// it was stopped, frozen or debugged.
+    fn is_late(&self, waited: Duration, most: Duration) -> bool {
+        waited > most + self.tick()
     }
 }
 
@@ -124,6 +133,8 @@ pub enum StartError {
 struct Link<B: Portable> {
     line: Arc<Line<B>>,
     orders: Vec<Sent>,
+    /// Contents that it is asked for, after that.
+    fetches: Vec<Sent>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -166,7 +177,7 @@ impl<B: Portable> Process<B> {
                 return Err(StartError::Twice(machine.memories()[memory.row()].name.clone()));
             }
             let (line, threads) = Line::start((memory, &names), frames, host.shared(), limits)?;
-            *link = Some(Link { line, orders: Vec::new(), threads });
+            *link = Some(Link { line, orders: Vec::new(), fetches: Vec::new(), threads });
         }
         let lines = links.iter().map(|link| Some(Arc::downgrade(&link.as_ref()?.line)));
         let lines: Vec<_> = lines.collect();
@@ -219,12 +230,18 @@ impl<B: Portable> Driver for Process<B> {
     }
 
     fn copy(&mut self, copy: CopyOrder) {
-        if let Some(link) = self.link(copy.from) {
-            link.orders.push(Sent::Fetch(copy));
-        } else if let Some(link) = self.link(copy.to) {
-            link.orders.push(Sent::Store(copy));
-        } else {
-            self.host.copy(copy);
+        let is_fetched = match self.link(copy.from) {
+            Some(link) => {
+                link.fetches.push(Sent::Fetch(copy));
+                true
+            }
+            None => false,
+        };
+        match (self.link(copy.to), is_fetched) {
+            (Some(link), true) => link.orders.push(Sent::Await(copy)),
+            (Some(link), false) => link.orders.push(Sent::Store(copy)),
+            (None, true) => {}
+            (None, false) => self.host.copy(copy),
         }
     }
 
@@ -239,6 +256,11 @@ impl<B: Portable> Driver for Process<B> {
         self.host.flush();
         for link in self.links.iter_mut().flatten() {
             link.line.hand_over(&mut link.orders);
+        }
+        // Whoever awaits a content of another worker knows of it by now, and has dropped what was
+        // in its place.
+        for link in self.links.iter_mut().flatten() {
+            link.line.hand_over(&mut link.fetches);
         }
     }
 
@@ -256,3 +278,6 @@ impl<B: Portable> Drop for Link<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,8 +180,14 @@ impl Adaptive {
         }
     }
 
-    /// A ready task of another device that ends here before it would there, the most urgent first.
-    fn stolen(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
+    /// A ready task of another device that ends here before it would there, the most urgent first,
+    /// and none that is less urgent than what is ready of the device's own.
+    fn stolen(
+        &mut self,
+        view: &View<'_>,
+        device: DeviceId,
+        own: Option<i32>,
+    ) -> Option<(TaskId, &'static str)> {
         let mut best: Option<(i32, f64, TaskId)> = None;
         for other in view.machine.device_ids().filter(|other| *other != device) {
             let mut at = view.free_at(other) as f64;
@@ -193,7 +199,8 @@ impl Adaptive {
                 let Some(node) = view.task(*task) else { continue };
                 at += view.estimate(node, other).map_or(0.0, |estimate| estimate.mean);
                 let is_open = view.is_ready(*task) && !self.short.has(*task);
-                if !is_open || !view.can_run(node, device) {
+                let is_for_it = Some(planned.priority) >= own && view.can_run(node, device);
+                if !is_open || !is_for_it {
                     continue;
                 }
                 let Some(available) = view.available_at(node, device) else { continue };
@@ -256,8 +263,9 @@ impl Scheduler for Adaptive {
             self.replan(view);
         }
         let planned = self.first_open(view, device).map(|(Reverse(priority), ..)| priority);
+        let own = planned.max(self.fresh_priority);
         if self.short.priority(device) >= planned
-            && let Some((task, reason)) = self.short.next(view, device)
+            && let Some((task, reason)) = self.short.next(view, device, own)
         {
             self.note(view, task, device, reason);
             return Some(task);
@@ -265,13 +273,18 @@ impl Scheduler for Adaptive {
         if self.open_count == 0 && self.fresh.is_empty() {
             return None;
         }
-        if !self.fresh.is_empty() || self.has_departed {
+        if !self.fresh.is_empty() {
+            // What no plan has then is in a queue.
+            self.replan(view);
+            return self.next(view, device);
+        }
+        if self.has_departed {
             self.replan(view);
         }
         let found = self.own(view, device);
         // A plan that still holds means it where it lets a device wait.
         let found = match found {
-            None if self.has_departed => self.stolen(view, device),
+            None if self.has_departed => self.stolen(view, device, planned),
             found => found,
         };
         let (task, reason) = found?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
-pub(super) struct PriorityQueue<T> {
+pub(crate) struct PriorityQueue<T> {
     /// Priorities fall from the front on.
     entries: VecDeque<(i32, T)>,
 }
@@ -23,6 +23,11 @@ impl<T> PriorityQueue<T> {
             }
             _ => self.entries.push_back((priority, item)),
         }
+    }
+
+    /// Puts the first, which was taken, back to its place.
+    pub fn put_back(&mut self, priority: i32, item: T) {
+        self.entries.push_front((priority, item));
     }
 
     pub fn pop(&mut self) -> Option<T> {
@@ -60,6 +65,10 @@ impl<T> PriorityQueue<T> {
         self.entries.drain(..).map(|(_, item)| item)
     }
 
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -81,6 +90,8 @@ mod tests {
         }
         assert_eq!((queue.priority(), queue.most_urgent()), (Some(2), 1));
         assert_eq!(queue.pop(), Some('f'));
+        assert_eq!(queue.pop(), Some('b'));
+        queue.put_back(1, 'b');
         assert_eq!(queue.most_urgent(), 2);
         assert_eq!(queue.drain().collect::<String>(), "bdace");
     }

@@ -28,7 +28,8 @@ pub const HOLD: KernelId = KernelId(1);
 /// Only workers have it.
 pub const FAR: KernelId = KernelId(2);
 
-const CAPACITY: u64 = 1 << 20;
+/// Of a worker, in bytes.
+pub const CAPACITY: u64 = 1 << 24;
 
 /// Where a worker finds its program; the variable is set for workers alone.
 const ADDRESS: &str = "HET_TEST_WORKER";

@@ -183,3 +183,37 @@ fn a_thread_that_can_not_be_had_ends_those_before_it() {
     let error = Cpu::new(&machine, vec![code]).expect_err("refused").to_string();
     assert_eq!(error, "device `cpu\\u{0}` has a zero byte in its name");
 }
+
+#[test]
+fn what_has_ended_is_reported_before_what_may_take_long() {
+    let machine = machine(1, 1);
+    let (release, released) = std::sync::mpsc::channel();
+    let released = std::sync::Mutex::new(released);
+    let short: Code<Vec<f32>> = Box::new(|_| Ok(()));
+    // The limit ends a test that fails.
+    let long: Code<Vec<f32>> = Box::new(move |_| {
+        let released = released.lock().map_err(|error| error.to_string())?;
+        released.recv_timeout(std::time::Duration::from_secs(30)).map_err(|error| error.to_string())
+    });
+    let mut driver = Cpu::new(&machine, vec![short, long]).expect("threads");
+    let launch = |row: u16, expected| Launch {
+        task: crate::TaskId { row: u32::from(row), generation: 0 },
+        device: DeviceId(0),
+        class: crate::ClassId(0),
+        memory: MemoryId(0),
+        kernel: KernelId(row),
+        parameter: 0,
+        sequence: u64::from(row),
+        expected,
+        accesses: crate::Accesses::new(),
+    };
+    driver.launch(launch(0, 5_000));
+    driver.launch(launch(1, Nanos::MAX));
+    driver.flush();
+    let mut found = Vec::new();
+    driver.completions(Wait::ForOne, &mut found);
+    assert!(matches!(found[..], [Completion::Ended { task, .. }] if task.row == 0), "{found:?}");
+    release.send(()).expect("it waits");
+    driver.completions(Wait::ForOne, &mut found);
+    assert!(matches!(found[1..], [Completion::Ended { task, .. }] if task.row == 1), "{found:?}");
+}

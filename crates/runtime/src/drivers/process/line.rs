@@ -2,7 +2,7 @@
 //! which was sent has no answer yet.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{ErrorKind, Write};
+use std::io::{Error, ErrorKind, Write};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -13,7 +13,9 @@ use super::protocol::{Assembly, CHUNK, Chunk, Order, RemoteLaunch, Report};
 use super::socket::{Frames, ReadError, Socket, is_timeout};
 use super::{Limits, Portable};
 use crate::machine::Interval;
-use crate::{Completion, CopyOrder, HandleId, Launch, MemoryId, Nanos, TaskId, TransferId};
+use crate::{
+    Completion, CopyOrder, HandleId, KernelId, Launch, MemoryId, Nanos, TaskId, TransferId,
+};
 
 /// What the sending thread is given.
 #[derive(Debug)]
@@ -21,12 +23,15 @@ pub enum Sent {
     Launch(Launch),
     Store(CopyOrder),
     Fetch(CopyOrder),
+    /// A copy from another worker is to come, and nothing is to be sent yet.
+    Await(CopyOrder),
     /// What came from another worker, on to this one.
     Forward(CopyOrder, Vec<u8>),
     Drop(HandleId),
 }
 
-/// A copy that has not ended.
+/// A copy that has not ended. From one worker to another both lines have it, and what becomes of it
+/// is reported by that of the second, or for it.
 #[derive(Debug)]
 struct Copying {
     order: CopyOrder,
@@ -36,6 +41,10 @@ struct Copying {
 
 #[derive(Debug)]
 enum CopyStage {
+    /// Another worker has not sent all of it.
+    Awaited,
+    /// It is here, and nothing of it is sent.
+    Queued,
     Sending,
     /// All of it is sent, and the worker has to say that it is there.
     Sent,
@@ -47,18 +56,45 @@ enum CopyStage {
 #[derive(Debug)]
 struct State {
     is_lost: bool,
-    /// In the order in which they run.
-    tasks: VecDeque<TaskId>,
+    /// In the order in which they run, and when they were handed over.
+    tasks: VecDeque<(TaskId, Nanos)>,
     copies: BTreeMap<TransferId, Copying>,
     /// When the first task became the first.
     first_since: Instant,
     /// When a copy went on last.
     copied: Instant,
     heard: Instant,
-    /// From the worker's time to the driver's: the least seen is the nearest.
-    offset: Option<i64>,
+    /// When the limits were looked at last.
+    looked: Instant,
+    clock: Clock,
     /// Of the last task.
     end: Nanos,
+}
+
+/// Clocks drift apart: what was seen longer ago than twice this does not count.
+const CLOCK_KEPT: Nanos = 10_000_000_000;
+
+/// From the worker's time to the driver's: the least difference that was seen of late is the
+/// nearest.
+#[derive(Debug, Default)]
+struct Clock {
+    /// The least of the time before `since`, and of the time after it.
+    least: [Option<i64>; 2],
+    since: Nanos,
+}
+
+impl Clock {
+    /// Takes in a difference seen now. Returns the one that counts.
+    fn see(&mut self, difference: i64, now: Nanos) -> i64 {
+        let age = now.saturating_sub(self.since);
+        if age >= CLOCK_KEPT {
+            let before = self.least[1].filter(|_| age < 2 * CLOCK_KEPT);
+            *self = Self { least: [before, None], since: now };
+        }
+        let recent = self.least[1].map_or(difference, |least| least.min(difference));
+        self.least[1] = Some(recent);
+        self.least[0].map_or(recent, |before| before.min(recent))
+    }
 }
 
 pub struct Line<B> {
@@ -80,35 +116,23 @@ impl<B: Portable> Line<B> {
         host: Arc<Shared<B>>,
         limits: Limits,
     ) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
-        let mut socket = frames.socket().try_clone()?;
-        let mut frame = Vec::new();
+        let socket = frames.socket().try_clone()?;
+        let mut welcome = Vec::new();
         let silence_ms = limits.silence.as_millis() as u64;
-        Order::Welcome { silence_ms, kernels: kernels.to_vec() }.write(&mut frame);
-        socket.set_timeouts(Some(limits.tick()), Some(limits.silence))?;
-        socket.write_all(&frame)?;
-        let now = Instant::now();
-        let state = State {
-            is_lost: false,
-            tasks: VecDeque::new(),
-            copies: BTreeMap::new(),
-            first_since: now,
-            copied: now,
-            heard: now,
-            offset: None,
-            end: 0,
-        };
+        Order::Welcome { silence_ms, kernels: kernels.to_vec() }.write(&mut welcome);
+        socket.set_timeouts(Some(limits.tick()), Some(limits.taking))?;
         let line = Arc::new(Self {
             memory,
             limits,
             host,
             lane: Lane::default(),
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(Instant::now())),
             socket: socket.try_clone()?,
             others: OnceLock::new(),
         });
         let named = |what: &str| thread::Builder::new().name(format!("{what} {}", memory.0));
         let own = Arc::clone(&line);
-        let sender = named("send").spawn(move || own.send(socket))?;
+        let sender = named("send").spawn(move || own.send(socket, welcome))?;
         line.lane.served_by(sender.thread().clone());
         let own = Arc::clone(&line);
         match named("receive").spawn(move || own.receive(frames)) {
@@ -131,33 +155,56 @@ impl<B: Portable> Line<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Another worker's line, as long as it is there.
+    fn other(&self, memory: MemoryId) -> Option<Arc<Self>> {
+        self.others.get()?.get(memory.row())?.as_ref()?.upgrade()
+    }
+
+    /// Whether what becomes of a copy is reported by this line.
+    fn reports(&self, copy: &CopyOrder) -> bool {
+        let other = self.others.get().and_then(|others| others.get(copy.to.row()));
+        copy.to == self.memory || other.is_none_or(Option::is_none)
+    }
+
     /// Takes what is to be done. What comes after a loss is dropped: the coordinator hears of it.
+    ///
+    /// A copy from another worker is awaited here before that one is asked for it. Where that one
+    /// is lost, the buffer is dropped before it is used again, and the rest of the copy with it.
     pub fn hand_over(&self, orders: &mut Vec<Sent>) {
+        if orders.is_empty() {
+            return;
+        }
         let mut state = self.state();
         if state.is_lost {
             orders.clear();
             return;
         }
-        let now = Instant::now();
+        let now = self.host.now();
         let mut expected = 0;
         for order in orders.iter() {
             match order {
                 Sent::Launch(launch) => {
                     if state.tasks.is_empty() {
-                        state.first_since = now;
+                        state.first_since = Instant::now();
                     }
-                    state.tasks.push_back(launch.task);
+                    state.tasks.push_back((launch.task, now));
+                    expected += 1;
                 }
                 Sent::Store(copy) | Sent::Forward(copy, _) => {
-                    state.begin(*copy, None, CopyStage::Sending);
+                    state.begin(*copy, None, CopyStage::Queued);
+                    expected += 1;
+                }
+                Sent::Await(copy) => {
+                    state.begin(*copy, Some(now), CopyStage::Awaited);
+                    expected += 1;
                 }
                 Sent::Fetch(copy) => {
                     let stage = CopyStage::Fetching(Assembly::new(copy.bytes));
-                    state.begin(*copy, Some(self.host.now()), stage);
+                    state.begin(*copy, Some(now), stage);
+                    expected += usize::from(self.reports(copy));
                 }
-                Sent::Drop(_) => continue,
+                Sent::Drop(handle) => self.host.reports.give_up(state.forget(*handle)),
             }
-            expected += 1;
         }
         self.host.reports.expect(expected);
         drop(state);
@@ -170,11 +217,11 @@ impl<B: Portable> Line<B> {
         if std::mem::replace(&mut state.is_lost, true) {
             return;
         }
-        let open = state.tasks.len() + state.copies.len();
-        state.tasks.clear();
-        state.copies.clear();
-        self.host.reports.give_up(open);
+        let copies = std::mem::take(&mut state.copies);
+        let copies = copies.values().filter(|copying| self.reports(&copying.order)).count();
+        let tasks = std::mem::take(&mut state.tasks).len();
         self.host.reports.expect(1);
+        self.host.reports.give_up(tasks + copies);
         let lost = Completion::MemoryLost { memory: self.memory, reason };
         self.host.reports.add(&mut vec![lost]);
         drop(state);
@@ -191,12 +238,16 @@ impl<B: Portable> Line<B> {
         self.host.reports.add(&mut vec![completion]);
     }
 
-    fn send(&self, mut socket: Socket) {
+    /// Sends the first frames and then what there is to do.
+    fn send(&self, mut socket: Socket, mut frames: Vec<u8>) {
         let mut orders = Vec::new();
-        let mut frames = Vec::new();
         // Contents that wait until there is nothing shorter to send.
         let mut contents: VecDeque<Content> = VecDeque::new();
         loop {
+            if let Err(reason) = self.write(&mut socket, &frames) {
+                return self.cut(reason);
+            }
+            frames.clear();
             let is_open = match contents.is_empty() {
                 true => self.lane.take(&mut orders),
                 false => self.lane.poll(&mut orders),
@@ -210,7 +261,16 @@ impl<B: Portable> Line<B> {
                     Sent::Fetch(CopyOrder { transfer, handle, bytes, .. }) => {
                         Order::Fetch { transfer, handle, bytes }.write(&mut frames);
                     }
-                    Sent::Drop(handle) => Order::Drop(handle).write(&mut frames),
+                    Sent::Await(_) => {}
+                    Sent::Drop(handle) => {
+                        // What is half sent ends before: nothing of it comes after.
+                        contents.retain_mut(|content| {
+                            let is_of_it = content.order.handle == handle;
+                            while is_of_it && self.send_part(content, &mut frames) {}
+                            !is_of_it
+                        });
+                        Order::Drop(handle).write(&mut frames);
+                    }
                     Sent::Store(order) => contents.push_back(Content::new(order, None)),
                     Sent::Forward(order, bytes) => {
                         contents.push_back(Content::new(order, Some(bytes)));
@@ -222,20 +282,34 @@ impl<B: Portable> Line<B> {
             {
                 contents.pop_front();
             }
-            if let Err(error) = socket.write_all(&frames) {
-                let reason = match error.kind() {
-                    _ if is_timeout(&error) => {
-                        format!("it took nothing for {:?}", self.limits.silence)
-                    }
-                    // As the receiving thread says, whichever hears of it first.
-                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-                        ReadError::Closed.to_string()
-                    }
-                    _ => format!("the connection broke: {error}"),
-                };
-                return self.cut(reason);
+        }
+    }
+
+    /// # Errors
+    /// In words, why the worker has to be cut off.
+    fn write(&self, socket: &mut Socket, mut bytes: &[u8]) -> Result<(), String> {
+        while !bytes.is_empty() {
+            let began = Instant::now();
+            match socket.write(bytes) {
+                Ok(0) => return Err(ReadError::Closed.to_string()),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // It was this program that stood still.
+                Err(error)
+                    if is_timeout(&error)
+                        && self.limits.is_late(began.elapsed(), self.limits.taking) => {}
+                Err(error) => return Err(self.told(&error)),
             }
-            frames.clear();
+        }
+        Ok(())
+    }
+
+    fn told(&self, error: &Error) -> String {
+        match error.kind() {
+            _ if is_timeout(error) => format!("it took nothing for {:?}", self.limits.taking),
+            // As the receiving thread says, whichever hears of it first.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ReadError::Closed.to_string(),
+            _ => format!("the connection broke: {error}"),
         }
     }
 
@@ -266,9 +340,7 @@ impl<B: Portable> Line<B> {
             let mut state = self.state();
             let Some(copying) = state.copies.get_mut(&transfer) else { return false };
             copying.began.get_or_insert_with(|| self.host.now());
-            if is_last {
-                copying.stage = CopyStage::Sent;
-            }
+            copying.stage = if is_last { CopyStage::Sent } else { CopyStage::Sending };
             state.copied = Instant::now();
         }
         let offset = content.at as u64;
@@ -297,22 +369,7 @@ impl<B: Portable> Line<B> {
     /// # Errors
     /// In words, the limit that the worker is beyond.
     fn look_at_limits(&self, bytes: usize) -> Result<(), String> {
-        let mut state = self.state();
-        let Limits { silence, task, copy, .. } = self.limits;
-        let now = Instant::now();
-        if bytes > 0 {
-            state.heard = now;
-        }
-        if now - state.heard > silence {
-            return Err(format!("it gave no sign of life for {silence:?}"));
-        }
-        if !state.tasks.is_empty() && now - state.first_since > task {
-            return Err(format!("it has had the same task for {task:?}"));
-        }
-        if !state.copies.is_empty() && now - state.copied > copy {
-            return Err(format!("no copy went on for {copy:?}"));
-        }
-        Ok(())
+        self.state().look(&self.limits, bytes, Instant::now())
     }
 
     /// # Errors
@@ -338,12 +395,17 @@ impl<B: Portable> Line<B> {
                 self.copied(&mut state, transfer);
             }
             Report::CopyFailed { transfer, reason } => {
-                let mut state = self.state();
-                if state.copies.remove(&transfer).is_none() {
-                    return Err("it failed at a copy that it was not asked for".to_owned());
+                let order = self.state().fail(transfer)?;
+                // The one that it was to go to may be lost, or have no use for it any more.
+                let is_reported = match self.reports(&order) {
+                    true => true,
+                    false => self
+                        .other(order.to)
+                        .is_some_and(|other| other.state().copies.remove(&transfer).is_some()),
+                };
+                if is_reported {
+                    self.report(Completion::CopyFailed { transfer, reason });
                 }
-                state.copied = Instant::now();
-                self.report(Completion::CopyFailed { transfer, reason });
             }
             Report::Content(chunk) => {
                 let mut state = self.state();
@@ -370,12 +432,10 @@ impl<B: Portable> Line<B> {
     /// Puts a content where it was to go.
     fn fetched(&self, order: CopyOrder, content: Vec<u8>) {
         let CopyOrder { transfer, handle, to, .. } = order;
-        let others = self.others.get().into_iter().flatten();
-        if let Some(other) = others.flatten().filter_map(Weak::upgrade).find(|one| one.memory == to)
-        {
-            let copying = self.state().copies.remove(&transfer);
-            if let Some(Copying { began, .. }) = copying {
-                other.forward(order, began, content);
+        if !self.reports(&order) {
+            self.state().copies.remove(&transfer);
+            if let Some(other) = self.other(to) {
+                other.forward(transfer, content);
             }
             return;
         }
@@ -406,22 +466,93 @@ impl<B: Portable> Line<B> {
         });
     }
 
-    /// Takes over the second half of a copy from another worker.
-    fn forward(&self, order: CopyOrder, began: Option<Nanos>, content: Vec<u8>) {
+    /// Takes over the second half of a copy from another worker, unless it is awaited no more.
+    fn forward(&self, transfer: TransferId, content: Vec<u8>) {
         let mut state = self.state();
-        if state.is_lost {
-            self.host.reports.give_up(1);
-            return;
-        }
-        state.begin(order, began, CopyStage::Sending);
+        let Some(copying) = state.copies.get_mut(&transfer) else { return };
+        copying.stage = CopyStage::Queued;
+        let order = copying.order;
+        state.copied = Instant::now();
         drop(state);
         self.lane.add(&mut vec![Sent::Forward(order, content)]);
     }
 }
 
+impl Copying {
+    /// Whether it goes on by what this worker does.
+    fn is_its_own(&self) -> bool {
+        !matches!(self.stage, CopyStage::Awaited)
+    }
+}
+
 impl State {
+    fn new(now: Instant) -> Self {
+        Self {
+            is_lost: false,
+            tasks: VecDeque::new(),
+            copies: BTreeMap::new(),
+            first_since: now,
+            copied: now,
+            heard: now,
+            looked: now,
+            clock: Clock::default(),
+            end: 0,
+        }
+    }
+
+    /// After so many bytes came, or none in a while.
+    ///
+    /// # Errors
+    /// In words, the limit that the worker is beyond.
+    fn look(&mut self, limits: &Limits, bytes: usize, now: Instant) -> Result<(), String> {
+        let gap = now - std::mem::replace(&mut self.looked, now);
+        if limits.is_late(gap, limits.tick()) {
+            // This program stood still, and that is not the worker's time.
+            for since in [&mut self.first_since, &mut self.copied, &mut self.heard] {
+                *since = (*since + gap).min(now);
+            }
+        }
+        if bytes > 0 {
+            self.heard = now;
+        }
+        let Limits { silence, task, copy, .. } = *limits;
+        if now - self.heard > silence {
+            return Err(format!("it gave no sign of life for {silence:?}"));
+        }
+        if !self.tasks.is_empty() && now - self.first_since > task {
+            return Err(format!("it has had the same task for {task:?}"));
+        }
+        if self.copies.values().any(Copying::is_its_own) && now - self.copied > copy {
+            return Err(format!("no copy went on for {copy:?}"));
+        }
+        Ok(())
+    }
+
+    /// The buffer of a handle is dropped: what was to come into it does not come. Of what is half
+    /// sent the rest is, before the buffer is dropped. Returns how many there were.
+    fn forget(&mut self, handle: HandleId) -> usize {
+        let before = self.copies.len();
+        self.copies.retain(|_, Copying { order, stage, .. }| {
+            order.handle != handle || !matches!(stage, CopyStage::Awaited | CopyStage::Queued)
+        });
+        before - self.copies.len()
+    }
+
+    /// # Errors
+    /// In words, a copy at which a worker can't fail.
+    fn fail(&mut self, transfer: TransferId) -> Result<CopyOrder, String> {
+        let copying = self.copies.get(&transfer);
+        let order = match copying.map(|copying| (&copying.stage, copying.order)) {
+            Some((CopyStage::Sent | CopyStage::Fetching(_), order)) => order,
+            _ => return Err("it failed at a copy that it was not asked for".to_owned()),
+        };
+        self.copies.remove(&transfer);
+        self.copied = Instant::now();
+        Ok(order)
+    }
+
     fn begin(&mut self, order: CopyOrder, began: Option<Nanos>, stage: CopyStage) {
-        if self.copies.is_empty() {
+        if !self.copies.values().any(Copying::is_its_own) {
             self.copied = Instant::now();
         }
         self.copies.insert(order.transfer, Copying { order, began, stage });
@@ -432,15 +563,15 @@ impl State {
     /// # Errors
     /// In words, a task that is not the first of those that it has.
     fn task_ended(&mut self, task: TaskId, ran: Interval, now: Nanos) -> Result<Interval, String> {
-        if self.tasks.front() != Some(&task) {
+        let Some((_, handed_over)) = self.tasks.pop_front_if(|(first, _)| *first == task) else {
             return Err("it ended a task that is not the next of those that it was given".into());
-        }
-        self.tasks.pop_front();
+        };
         self.first_since = Instant::now();
-        let latest = (now as i64).saturating_sub_unsigned(ran.end);
-        let offset = self.offset.map_or(latest, |offset| offset.min(latest));
-        self.offset = Some(offset);
-        let moved = |at: Nanos| at.saturating_add_signed(offset).clamp(self.end, now.max(self.end));
+        let difference = (now as i64).saturating_sub_unsigned(ran.end);
+        let offset = self.clock.see(difference, now);
+        // Not before the end of the one before it, nor before the worker had it.
+        let least = self.end.max(handed_over);
+        let moved = |at: Nanos| at.saturating_add_signed(offset).clamp(least, now.max(least));
         let ran = Interval { start: moved(ran.start), end: moved(ran.end) };
         self.end = ran.end;
         Ok(ran)
@@ -466,8 +597,9 @@ impl State {
 }
 
 fn remote(launch: Launch) -> Order<'static> {
-    let Launch { task, kernel, parameter, sequence, accesses, .. } = launch;
-    Order::Launch(RemoteLaunch { task, kernel: kernel.0, parameter, sequence, accesses })
+    let Launch { task, kernel: KernelId(kernel), parameter, sequence, expected, accesses, .. } =
+        launch;
+    Order::Launch(RemoteLaunch { task, kernel, parameter, sequence, expected, accesses })
 }
 
 /// A content on its way.
@@ -483,5 +615,57 @@ struct Content {
 impl Content {
     fn new(order: CopyOrder, bytes: Option<Vec<u8>>) -> Self {
         Self { order, bytes, at: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TASK: TaskId = TaskId { row: 0, generation: 0 };
+
+    #[test]
+    fn what_this_program_stands_still_is_not_the_time_of_a_worker() {
+        let limits = Limits::default();
+        let mut now = Instant::now();
+        let mut state = State::new(now);
+        state.tasks.push_back((TASK, 0));
+        now += Duration::from_secs(3_600);
+        assert_eq!(state.look(&limits, 0, now), Ok(()), "it was stopped");
+        let mut looks = 0;
+        while state.look(&limits, 0, now).is_ok() {
+            now += limits.tick();
+            looks += 1;
+        }
+        // The limit is four ticks.
+        assert_eq!(looks, 5, "a worker that says nothing is cut off all the same");
+    }
+
+    #[test]
+    fn intervals_do_not_drift_and_begin_where_the_worker_had_the_task() {
+        let mut state = State::new(Instant::now());
+        let hour = 3_600_000_000_000;
+        for round in 1..=24 {
+            // The worker's clock loses a millisecond an hour, and its first report was fast.
+            let now = round * hour;
+            let theirs = now - round * 1_000_000;
+            state.tasks.push_back((TASK, now - 500));
+            let ran = Interval { start: theirs - 1_000, end: theirs };
+            let ran = state.task_ended(TASK, ran, now).expect("it is the next");
+            assert_eq!((ran.start, ran.end), (now - 500, now), "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_fastest_report_of_late_tells_the_difference() {
+        let mut clock = Clock::default();
+        let second = 1_000_000_000;
+        assert_eq!(clock.see(70, second), 70);
+        assert_eq!(clock.see(90, 2 * second), 70);
+        assert_eq!(clock.see(80, CLOCK_KEPT + second), 70, "it is kept for as long again");
+        assert_eq!(clock.see(85, 2 * CLOCK_KEPT + second), 80);
+        assert_eq!(clock.see(95, 9 * CLOCK_KEPT), 95);
     }
 }

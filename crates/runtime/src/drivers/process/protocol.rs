@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use crate::machine::Interval;
-use crate::{Access, Accesses, HandleId, Mode, TaskId, TransferId};
+use crate::{Access, Accesses, HandleId, Mode, Nanos, TaskId, TransferId};
 
 /// Of every frame. Another one ends the connection.
 pub const VERSION: u8 = 1;
@@ -77,6 +77,8 @@ pub struct RemoteLaunch {
     pub kernel: u16,
     pub parameter: u64,
     pub sequence: u64,
+    /// See [`crate::Launch`].
+    pub expected: Nanos,
     pub accesses: Accesses,
 }
 
@@ -135,6 +137,7 @@ impl Order<'_> {
             Self::Launch(launch) => {
                 let frame = frame.kind(1).id(launch.task.row, launch.task.generation);
                 let frame = frame.u16(launch.kernel).u64(launch.parameter).u64(launch.sequence);
+                let frame = frame.u64(launch.expected);
                 let mut frame = frame.u16(launch.accesses.len() as u16);
                 for Access { handle, mode } in &launch.accesses {
                     frame = frame.handle(*handle).u8(mode_code(*mode));
@@ -163,11 +166,12 @@ impl<'a> Order<'a> {
             1 => {
                 let task = fields.task()?;
                 let (kernel, parameter, sequence) = (fields.u16()?, fields.u64()?, fields.u64()?);
+                let expected = fields.u64()?;
                 let mut accesses = Accesses::new();
                 for _ in 0..fields.u16()? {
                     accesses.push(Access { handle: fields.handle()?, mode: fields.mode()? });
                 }
-                Self::Launch(RemoteLaunch { task, kernel, parameter, sequence, accesses })
+                Self::Launch(RemoteLaunch { task, kernel, parameter, sequence, expected, accesses })
             }
             2 => Self::Store(fields.handle()?, fields.chunk()?),
             3 => Self::Fetch {
@@ -518,6 +522,7 @@ mod tests {
             kernel: 2,
             parameter: u64::MAX,
             sequence: 17,
+            expected: 5_000,
             accesses: accesses.into_iter().collect(),
         };
         vec![

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use thiserror::Error;
 
 use super::protocol::{self, FrameError, Hello, LENGTH, Report, TOKEN};
@@ -394,13 +394,45 @@ impl Connection {
     pub fn tcp(address: impl ToSocketAddrs, token: &Token) -> Result<Self, ConnectError> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
+        watch(&stream)?;
         Ok(Self { socket: Socket::Tcp(stream), token: token.0 })
     }
+}
+
+/// Seconds after which the system of a worker asks whether the program's host is still there, the
+/// first time and each time after that.
+const ASK: u32 = 10;
+
+/// Questions without an answer after which it is gone.
+const ASKED_MOST: u32 = 3;
+
+/// Has the connection end where the host at the other end vanished while a worker waits: a program
+/// says nothing as long as it has nothing for it. What is sent has the system's own limit; a
+/// shorter one (`TCP_USER_TIMEOUT`) would end the connection to a program that is only stopped.
+fn watch(stream: &TcpStream) -> io::Result<()> {
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &ASK)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &ASK)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &ASKED_MOST)?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_hears_of_it_when_the_host_of_its_program_vanishes() {
+        let token = Token::random().expect("random numbers");
+        let listener = Listener::tcp("127.0.0.1:0", token.clone()).expect("a port");
+        let address = listener.address().expect("of TCP");
+        let connection = Connection::tcp(address, &token).expect("it listens");
+        let Socket::Tcp(stream) = &connection.socket else { panic!("{connection:?}") };
+        assert_eq!(getsockopt(stream, sockopt::KeepAlive), Ok(true));
+        assert_eq!(getsockopt(stream, sockopt::TcpKeepIdle), Ok(10));
+        assert_eq!(getsockopt(stream, sockopt::TcpKeepInterval), Ok(10));
+        assert_eq!(getsockopt(stream, sockopt::TcpKeepCount), Ok(3));
+    }
 
     #[test]
     fn a_token_is_its_text_and_nothing_else() {

@@ -108,6 +108,9 @@ pub fn serve<B: Portable>(
 
 impl<B: Portable> Worker<B> {
     fn send(&self, frames: &[u8]) {
+        if frames.is_empty() {
+            return;
+        }
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection that is gone ends the receiving thread, and with it the others.
         let _ = socket.write_all(frames);
@@ -188,6 +191,12 @@ impl<B: Portable> Worker<B> {
             let mut reported = start;
             let mut next = Some(first);
             while let Some(launch) = next {
+                // Nobody's report waits for what may take long.
+                if launch.expected >= WAKE {
+                    self.send(&reports);
+                    reports.clear();
+                    reported = start;
+                }
                 let end = self.run(launch, start, &mut reports);
                 start = end;
                 if end - reported > WAKE {
@@ -204,7 +213,7 @@ impl<B: Portable> Worker<B> {
 
     /// When it ended, where the next one begins.
     fn run(&self, launch: RemoteLaunch, start: Nanos, reports: &mut Vec<u8>) -> Nanos {
-        let RemoteLaunch { task, kernel, parameter, sequence, accesses } = launch;
+        let RemoteLaunch { task, kernel, parameter, sequence, expected, accesses } = launch;
         let own = self.kernels.get(usize::from(kernel)).copied().unwrap_or(ABSENT);
         let launch = Launch {
             task,
@@ -214,6 +223,7 @@ impl<B: Portable> Worker<B> {
             kernel: own,
             parameter,
             sequence,
+            expected,
             accesses,
         };
         let result = match own {

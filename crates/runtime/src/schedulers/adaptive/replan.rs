@@ -66,8 +66,14 @@ struct Ranked {
 
 impl Adaptive {
     /// Takes the best plan that the budget finds. Where not even two can be afforded the one that
-    /// there is stays, and what it lacks is queued as short tasks are.
+    /// there is stays, and what it lacks is queued as short tasks are. So it is with one device,
+    /// for which a plan decides nothing but an order: queues have one by priority and arrival.
     pub(super) fn replan(&mut self, view: &View<'_>) {
+        if view.devices().nth(1).is_none() {
+            self.has_departed = false;
+            self.queue_fresh(view);
+            return;
+        }
         let unfinished = view.graph.unfinished().min(PLANNED_MAX);
         let once = unfinished as f64
             * cost_a_task(view.machine.devices().len(), view.machine.memories().len());

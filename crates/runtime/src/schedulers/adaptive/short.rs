@@ -66,7 +66,14 @@ impl ShortQueues {
         self.queued[task.row()] = Some(task);
     }
 
-    pub fn next(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
+    /// The first of the device's queue, or one of another's that ends sooner here. `own` is the
+    /// priority of what the device has beside: nothing less urgent is stolen.
+    pub fn next(
+        &mut self,
+        view: &View<'_>,
+        device: DeviceId,
+        own: Option<i32>,
+    ) -> Option<(TaskId, &'static str)> {
         if self.count == 0 {
             return None;
         }
@@ -75,7 +82,8 @@ impl ShortQueues {
             return Some((self.take(row, 0)?, "earliest-finish"));
         }
         // From the queue that ends last: of its most urgent the last, else the last of all.
-        let others = (0..self.queues.len()).filter(|other| !self.queues[*other].is_empty());
+        let others = (0..self.queues.len())
+            .filter(|other| self.queues[*other].priority().is_some_and(|first| Some(first) >= own));
         let ends = |other: usize| view.free_at(DeviceId(other as u16)) as f64 + self.work[other];
         let other = others.max_by(|a, b| ends(*a).total_cmp(&ends(*b)).then(b.cmp(a)))?;
         let (urgent, all) = (self.queues[other].most_urgent(), self.queues[other].len());
@@ -87,7 +95,8 @@ impl ShortQueues {
                 return Some((self.take(other, urgent - 1)?, "stolen"));
             }
         }
-        match self.ends_sooner(view, device, (other, all - 1), ends(other)) {
+        let last = self.queues[other].iter().next_back().map(|(priority, _)| priority);
+        match last >= own && self.ends_sooner(view, device, (other, all - 1), ends(other)) {
             true => Some((self.take(other, all - 1)?, "stolen")),
             false => None,
         }

@@ -37,11 +37,13 @@ pub struct Estimate {
     pub activations: u64,
     /// What is there for a moment.
     pub working: u64,
+    /// All of that in further processes.
+    pub workers: u64,
 }
 
 impl Estimate {
     pub fn total(&self) -> u64 {
-        self.program + self.states + self.activations + self.working
+        self.program + self.states + self.activations + self.working + self.workers
     }
 }
 
@@ -54,6 +56,8 @@ pub struct Run<'a> {
     pub data: &'a Split,
     /// Bytes of the process before it has weights.
     pub program: u64,
+    /// Further processes, each with weights and gradients of its own, and parts of batches.
+    pub workers: usize,
 }
 
 impl Run<'_> {
@@ -65,17 +69,34 @@ impl Run<'_> {
             Recompute::Nothing => layers * layer,
             Recompute::Layers => layers * input + layer,
         };
-        Estimate {
-            program: self.program,
-            states: self.states(),
-            activations: VALUE * activations,
-            working: VALUE * (working + product_copy(self.architecture)),
+        let activations = VALUE * activations;
+        let working = VALUE * (working + product_copy(self.architecture));
+        // A part may be all of a batch, where a worker is by far the fastest.
+        let worker = self.program + self.worker_states() + activations + working;
+        let workers = worker * self.workers as u64;
+        Estimate { program: self.program, states: self.states(), activations, working, workers }
+    }
+
+    /// Bytes of a worker's weights and gradients.
+    fn worker_states(&self) -> u64 {
+        let all = parameters(self.architecture);
+        match &self.settings.method {
+            Method::Full | Method::Scratch => 2 * VALUE * all,
+            Method::Lora(lora) => {
+                let adapter = Adapter::length(self.architecture, lora) as u64;
+                VALUE * (all + self.merged() + 2 * adapter)
+            }
         }
+    }
+
+    /// Values of layers that an adapter is worked into, beside those that stay as they were.
+    fn merged(&self) -> u64 {
+        let model = transformer(self.architecture);
+        u64::from(model.layers) * model.layer_parameters()
     }
 
     /// Bytes of weights, gradients and moments.
     fn states(&self) -> u64 {
-        let model = transformer(self.architecture);
         let learns = u64::from(
             Precision::Fp32.weight_bytes()
                 + GradientWidth::Single.bytes()
@@ -86,9 +107,7 @@ impl Run<'_> {
             Method::Full | Method::Scratch => learns * parameters(self.architecture),
             Method::Lora(lora) => {
                 let adapter = Adapter::length(self.architecture, lora) as u64;
-                // The layers are there twice: as they were, and with the adapter worked in.
-                let merged = u64::from(model.layers) * model.layer_parameters();
-                learns * adapter + VALUE * (parameters(self.architecture) + merged)
+                learns * adapter + VALUE * (parameters(self.architecture) + self.merged())
             }
         }
     }
@@ -125,6 +144,13 @@ impl Run<'_> {
 
     /// The words of settings that fit: those that change least come first.
     fn nearest(&self, available: u64) -> Option<String> {
+        if self.workers > 0 {
+            let alone = Run { workers: 0, ..*self };
+            return match alone.fits(available) {
+                true => Some("no `--workers`".to_owned()),
+                false => alone.nearest(available),
+            };
+        }
         let again = Run { recompute: Recompute::Layers, ..*self };
         for (run, more) in [(*self, ""), (again, " --recompute")] {
             let whole = run.settings.batch;
@@ -295,9 +321,13 @@ mod tests {
             architecture: &architecture,
             data: &data,
             program: 0,
+            workers: 0,
         };
         let whole = run.estimate();
         assert_eq!(run.check(whole.total()).expect("it fits"), whole);
+        let shared = Run { workers: 2, ..run };
+        assert!(shared.estimate().workers > whole.total());
+        assert_eq!(shared.nearest(whole.total()).as_deref(), Some("no `--workers`"));
         let words = |available: u64| match run.check(available) {
             Err(Error::Memory { fits, .. }) => fits,
             other => panic!("{other:?}"),

@@ -60,6 +60,8 @@ pub struct Places {
     pub identity: Json,
     /// What the model is asked before and after.
     pub prompts: Prompts,
+    /// Steps of which it is noted when which device did what.
+    pub timeline_steps: u64,
 }
 
 /// Prompts as tokens, and how answers end.
@@ -88,6 +90,8 @@ pub enum Outcome {
         losses: Curve,
         /// What was written for each prompt with the first weights, and with the last.
         answers: [Vec<Vec<u32>>; 2],
+        /// When which device did what, in the first steps, as Perfetto reads it.
+        timeline: Option<String>,
     },
     /// Stopped on request after saving.
     Saved { path: PathBuf, reason: String },
@@ -117,10 +121,17 @@ pub fn run(
     let mut loss = f64::NAN;
     let mut clock = SaveClock::start(places.saves);
     let pace = Pace::start(trainer.state.step, trainer.state.totals);
+    let (recorded, mut timeline) = (trainer.state.step + places.timeline_steps, None);
+    if places.timeline_steps > 0 {
+        executor.record();
+    }
     while trainer.state.step < settings.steps {
         loss = trainer.step(executor)?;
         let step = trainer.state.step;
         trainer.report(loss, &pace, progress, say);
+        if step == recorded || step == settings.steps {
+            timeline = timeline.or_else(|| executor.take_trace());
+        }
         if let Some(reason) = notice.reason() {
             let path = trainer.save(places, executor)?;
             report_checkpoint(progress, step, &path);
@@ -148,7 +159,8 @@ pub fn run(
     std::fs::create_dir_all(&places.output).at("create", &places.output)?;
     trainable.finish(executor, &places.output)?;
     let State { totals, losses, .. } = state;
-    Ok(Outcome::Finished { last_loss: loss, totals, losses, answers: [before, after] })
+    let answers = [before, after];
+    Ok(Outcome::Finished { last_loss: loss, totals, losses, answers, timeline })
 }
 
 /// More tokens than a forward pass on processors has memory for, with any model.

@@ -1,60 +1,182 @@
-//! Processes on this machine that compute a part of every batch.
+//! Processes that compute a part of every batch: those that a run starts on its machine, and the
+//! other ranks of its gang.
 //!
 //! A worker is this program with the same arguments. A variable of its environment says where the
-//! one that started it listens; it serves that until the connection ends, and reads no weights: it
-//! gets them as it gets everything.
+//! run that started it listens; the other ranks of a gang find the first one as
+//! `torch.distributed` has it (`MASTER_ADDR`, `MASTER_PORT`), with a token that it leaves in the
+//! checkpoint directory, which all of them share. A worker reads no weights: it gets them as it
+//! gets everything.
 
 use crate::error::{Error, IoContext, Result};
-use het_runtime::drivers::process::{Connection, Limits, Listener, Peer};
+use crate::whole;
+use het_runtime::MEMORIES_MAX;
+use het_runtime::drivers::process::{ConnectError, Connection, Limits, Listener, Peer, Token};
+use std::fs;
+use std::io::Write;
 use std::num::NonZero;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The socket of whoever started this process as a worker.
 const SOCKET: &str = "HET_TRAIN_WORKER";
 /// Threads of a process, as `rayon` reads them.
 const THREADS: &str = "RAYON_NUM_THREADS";
-/// What only one process of a run may use: it speaks to the scheduler, or holds its devices.
+/// What only one process of a run may use: it speaks to the scheduler, or resumes.
 const OWN: [&str; 3] = ["HET_PROGRESS", "HET_NOTICE", "HET_RESUME_FROM"];
-/// A worker reads a configuration before it says who it is, and the machine may be busy.
-const HANDSHAKE: Duration = Duration::from_secs(60);
+/// Beside this process itself.
+const MOST: usize = MEMORIES_MAX - 1;
+/// A worker reads a configuration before it says who it is, and machines may be busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks for the first rank.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The other ranks that a rank has, and where they meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gang {
+    pub rank: usize,
+    size: usize,
+    /// Of the first rank.
+    address: String,
+    token: PathBuf,
+}
+
+impl Gang {
+    /// What the launcher says; `None` of a process that is alone.
+    ///
+    /// # Errors
+    /// A gang of which something is not said.
+    pub fn from_environment(checkpoints: &Path) -> Result<Option<Self>> {
+        Self::of(&|name| std::env::var(name).ok(), checkpoints)
+    }
+
+    fn of(variable: &dyn Fn(&str) -> Option<String>, checkpoints: &Path) -> Result<Option<Self>> {
+        let number = |name: &str| variable(name).and_then(|text| text.parse::<usize>().ok());
+        let Some(size) = number("WORLD_SIZE").filter(|size| *size > 1) else { return Ok(None) };
+        let rank = number("RANK").filter(|rank| *rank < size);
+        let told = (rank, variable("MASTER_ADDR"), number("MASTER_PORT"));
+        let (Some(rank), Some(host), Some(port)) = told else {
+            return Err(Error::Usage {
+                what: format!("WORLD_SIZE is {size}, and RANK, MASTER_ADDR or MASTER_PORT is none"),
+                hint: "start all ranks as `torchrun` does, or unset WORLD_SIZE",
+            });
+        };
+        let attempt = variable("HET_ATTEMPT").unwrap_or_else(|| "1".to_owned());
+        let address = format!("{host}:{port}");
+        Ok(Some(Self { rank, size, address, token: checkpoints.join(format!(".ranks-{attempt}")) }))
+    }
+
+    /// Where the other ranks come to.
+    fn listen(&self) -> Result<Listener> {
+        let token = Token::random().at("read", Path::new("/dev/urandom"))?;
+        if let Some(directory) = self.token.parent() {
+            fs::create_dir_all(directory).at("create", directory)?;
+        }
+        // Before anybody can connect: whoever reads an earlier one finds nobody.
+        whole::write_with(&self.token, |file| {
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+            file.write_all(token.to_text().as_bytes())
+        })?;
+        let listener = Listener::tcp(&self.address, token);
+        listener.at("listen at", Path::new(&self.address))
+    }
+
+    /// A way to the first rank, once it is there.
+    fn connect(&self) -> Result<Connection> {
+        let by = Instant::now() + PATIENCE;
+        loop {
+            let text = fs::read_to_string(&self.token).ok();
+            let token = text.as_deref().and_then(Token::from_text);
+            let connected = token.map(|token| Connection::tcp(&self.address, &token));
+            if let Some(Ok(connection)) = connected {
+                return Ok(connection);
+            }
+            if Instant::now() > by {
+                let why = match connected {
+                    Some(Err(error)) => with_causes(&error),
+                    _ => format!("`{}` has no token", self.token.display()),
+                };
+                return Err(failed(&format!("rank 0 at {} is not there: {why}", self.address)));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
 
 /// The processes, until this is dropped.
 #[derive(Debug, Default)]
 pub struct Workers {
     peers: Vec<Peer>,
     children: Vec<Child>,
+    token: Option<PathBuf>,
 }
 
 impl Workers {
-    /// Starts so many, and divides the threads of this process among them and itself. Called before
-    /// anything is computed.
+    /// Starts so many on this machine, divides the threads of this process among them and itself,
+    /// and waits for the other ranks of its gang. Called before anything is computed.
     ///
     /// # Errors
     /// Processes that cannot be started, or do not come.
-    pub fn start(count: usize) -> Result<Self> {
-        if count == 0 {
-            return Ok(Self::default());
+    pub fn start(count: usize, gang: Option<&Gang>) -> Result<Self> {
+        let others = gang.map_or(0, |gang| gang.size - 1);
+        if count.saturating_add(others) > MOST {
+            return Err(Error::Usage {
+                what: format!(
+                    "{count} workers and {others} other ranks are more than the {MOST} that one \
+                     run has"
+                ),
+                hint: "lower `--workers`, or start fewer ranks",
+            });
         }
+        let mut workers = Self::default();
+        if count > 0 {
+            workers.start_local(count)?;
+        }
+        if let Some(gang) = gang {
+            let listener = gang.listen()?;
+            workers.token = Some(gang.token.clone());
+            workers.accept(&listener, others)?;
+        }
+        Ok(workers)
+    }
+
+    fn start_local(&mut self, count: usize) -> Result<()> {
         let threads = threads();
         let each = (threads / (count + 1)).max(1);
         let own = threads.saturating_sub(count * each).max(1);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(own).build_global();
-        pool.map_err(|error| failed(&error))?;
+        pool.map_err(|error| failed(&error.to_string()))?;
         let directory = tempfile::Builder::new().prefix("het-train-").tempdir();
         let directory = directory.at("create a directory in", &std::env::temp_dir())?;
         let path = directory.path().join("workers");
         let listener = Listener::unix(&path).at("listen at", &path)?;
-        let mut workers = Self::default();
         for _ in 0..count {
-            workers.children.push(spawn(&path, each)?);
+            self.children.push(spawn(&path, each)?);
         }
-        let limits = Limits { handshake: HANDSHAKE, ..Limits::default() };
-        for _ in 0..count {
-            workers.peers.push(listener.accept(&limits).map_err(|error| failed(&error))?);
+        self.accept(&listener, count)
+    }
+
+    /// Lets so many in; a stranger is not one of them.
+    fn accept(&mut self, listener: &Listener, count: usize) -> Result<()> {
+        let by = Instant::now() + PATIENCE;
+        let mut left = count;
+        while left > 0 {
+            let handshake = by.saturating_duration_since(Instant::now());
+            match listener.accept(&Limits { handshake, ..Limits::default() }) {
+                Ok(peer) => {
+                    self.peers.push(peer);
+                    left -= 1;
+                }
+                Err(error @ (ConnectError::Nobody(_) | ConnectError::Socket(_))) => {
+                    let why = with_causes(&error);
+                    return Err(failed(&format!("{left} of {count} did not come: {why}")));
+                }
+                Err(_) => {}
+            }
         }
-        Ok(workers)
+        Ok(())
     }
 
     /// Their connections, for whoever computes with them.
@@ -71,6 +193,8 @@ impl Drop for Workers {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // Nobody comes any more; a file that stays lets nobody in.
+        self.token.iter().for_each(|token| drop(fs::remove_file(token)));
     }
 }
 
@@ -88,25 +212,64 @@ fn spawn(socket: &Path, threads: usize) -> Result<Child> {
 /// As many as `rayon` takes by itself.
 fn threads() -> usize {
     let told = std::env::var(THREADS).ok().and_then(|text| text.parse().ok());
-    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     told.filter(|threads| *threads > 0).unwrap_or_else(cores)
 }
 
-/// A way to whoever started this process as a worker; `None` where it is none.
+/// A way to the process that this one is a worker of; `None` where it is none.
 ///
 /// # Errors
-/// A socket where nobody listens.
-pub fn connection() -> Result<Option<Connection>> {
-    let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) else { return Ok(None) };
-    Connection::unix(&socket).map(Some).map_err(|error| failed(&error))
+/// A process that is not there.
+pub fn connection(gang: Option<&Gang>) -> Result<Option<Connection>> {
+    if let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) {
+        let connection = Connection::unix(&socket);
+        return connection.map(Some).map_err(|error| failed(&with_causes(&error)));
+    }
+    gang.filter(|gang| gang.rank > 0).map(Gang::connect).transpose()
 }
 
-fn failed(error: &dyn std::error::Error) -> Error {
-    let mut what = format!("workers cannot be used: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        what.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn failed(why: &str) -> Error {
+    let what = format!("workers cannot be used: {why}");
     Error::DriverFailed { driver: crate::drivers::CPU.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gang(variables: &[(&str, &str)]) -> Result<Option<Gang>> {
+        let find = |name: &str| {
+            let found = variables.iter().find(|(own, _)| *own == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Gang::of(&find, Path::new("checkpoints"))
+    }
+
+    #[test]
+    fn a_gang_is_what_the_launcher_says() {
+        let one = [("WORLD_SIZE", "1"), ("RANK", "0")];
+        assert_eq!(gang(&one).expect("nothing is missing"), None);
+        assert_eq!(gang(&[]).expect("nothing is missing"), None);
+        let all = [
+            ("WORLD_SIZE", "3"),
+            ("RANK", "2"),
+            ("MASTER_ADDR", "n0"),
+            ("MASTER_PORT", "29500"),
+            ("HET_ATTEMPT", "4"),
+        ];
+        let token = PathBuf::from("checkpoints/.ranks-4");
+        let expected = Gang { rank: 2, size: 3, address: "n0:29500".to_owned(), token };
+        assert_eq!(gang(&all).expect("nothing is missing"), Some(expected));
+        for missing in 1..4 {
+            let mut some = all.to_vec();
+            some.remove(missing);
+            let error = gang(&some).expect_err("something is missing").to_string();
+            assert!(error.starts_with("WORLD_SIZE is 3, and RANK"), "{error}");
+        }
+    }
 }

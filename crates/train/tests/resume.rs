@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::fs;
 use std::io::Read;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -115,6 +116,7 @@ fn a_resumed_run_writes_the_same_bytes() {
     assert!(resumed.status.success(), "{}", stderr(&resumed));
     assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("parts")));
     let page = fs::read_to_string(scene.path("parts/report.html")).expect("it was written");
+    assert!(scene.path("parts/timeline.json").exists() && page.contains("ui.perfetto.dev"));
     let parts = ["training loss, steps 1 to 8", "<th>before</th>", "<th>after</th>"];
     for part in parts.into_iter().chain(["<th>tasks</th>", "layer_backward"]) {
         assert!(page.contains(part), "{page}");
@@ -475,4 +477,35 @@ fn workers_change_no_loss_whether_they_live_or_die() {
         assert!(told.contains(", lost: "), "{told}");
         check_losses(&losses(&progress), &alone);
     }
+}
+
+#[test]
+fn the_ranks_of_a_gang_are_one_run() {
+    let scene = Scene::new();
+    let more = ["--steps", "6", "--batch", "8"];
+    let progress = scene.path("alone-progress");
+    let mut alone = scene.finetune("alone", &more);
+    assert!(run(alone.env("HET_PROGRESS", &progress).take()).status.success());
+    let alone = losses(&progress);
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|own| own.local_addr());
+    let port = free.expect("a port").port().to_string();
+    let progress = scene.path("gang-progress");
+    let rank = |rank: &str| {
+        let mut command = scene.finetune("gang", &more);
+        let variables = [("WORLD_SIZE", "2"), ("RANK", rank), ("MASTER_ADDR", "127.0.0.1")];
+        command.envs(variables).env("MASTER_PORT", &port).env("HET_PROGRESS", &progress);
+        command.stderr(Stdio::piped());
+        command
+    };
+    let second = rank("1").spawn().expect("it starts");
+    let first = run(rank("0"));
+    assert!(first.status.success(), "{}", stderr(&first));
+    let told = stderr(&first);
+    assert!(told.contains("devices: cpu0 ") && told.contains("; worker1 "), "{told}");
+    let second = second.wait_with_output().expect("it ends");
+    assert!(second.status.success(), "{}", stderr(&second));
+    check_losses(&losses(&progress), &alone);
+    let left = fs::read_dir(scene.path("gang/checkpoints")).expect("it is there");
+    let names: Vec<_> = left.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert!(names.iter().all(|name| !name.to_string_lossy().starts_with(".ranks")), "{names:?}");
 }

@@ -49,13 +49,13 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
         arguments::Method::Full => None,
         arguments::Method::Lora => Some(Adapter::random(shape, rank, 2.0 * rank as f32, 1)),
     };
-    if let Some(connection) = workers::connection()? {
+    if let Some(connection) = workers::connection(None)? {
         let architecture = source.architecture()?;
         let adapter = adapter(&architecture);
         steps::serve(connection, architecture, adapter.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut workers = Workers::start(arguments.workers)?;
+    let mut workers = Workers::start(arguments.workers, None)?;
     let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
     let tokenizer = Tokenizer::of(&source)?;
     drop(source);
@@ -82,7 +82,7 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
                           "tokens_per_s": batch.tokens.len() as f64 / median.seconds,
                           "overhead": {"seconds": exposed, "share": exposed / median.seconds},
                           "peak_bytes": memory::peak()?});
-    if arguments.workers > 0 {
+    if executor.work().len() > 1 {
         line["work"] = executor.work().iter().map(worked).collect();
     }
     if arguments.profile {

@@ -18,12 +18,12 @@ use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
 use crate::training::{self, Method, Outcome, Places, Prompts, Settings};
 use crate::weights::{Source, Weights};
-use crate::workers::{self, Workers};
-use crate::{drivers, initial, samples, warm};
+use crate::workers::{self, Gang, Workers};
+use crate::{drivers, initial, samples, warm, whole};
 use het_core::Bytes;
 use het_runtime::drivers::process::Peer;
 use serde_json::{Value as Json, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -71,7 +71,9 @@ pub fn pretrain(arguments: &Pretrain) -> Result<ExitCode> {
 /// All training: what differs is what learns, and where its first values come from.
 fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode> {
     let notice = Notice::from_environment()?;
-    if let Some(connection) = workers::connection()? {
+    let checkpoints = checkpoints(arguments);
+    let gang = Gang::from_environment(&checkpoints)?;
+    if let Some(connection) = workers::connection(gang.as_ref())? {
         let source = Source::open(weights)?;
         let architecture = source.architecture()?;
         let adapter = match &method {
@@ -86,7 +88,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     precision::check_training(&arguments.precision)?;
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
-    let mut workers = Workers::start(arguments.workers)?;
+    let mut workers = Workers::start(arguments.workers, gang.as_ref())?;
     let source = Source::open(weights)?;
     let architecture = source.architecture()?;
     architecture.check_length(arguments.seq)?;
@@ -95,7 +97,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let data = Split::open(&arguments.data, split::TRAIN, &tokenizer)?;
     let prompts =
         samples::prompts(arguments.samples, &arguments.data, &data, &tokenizer, &architecture)?;
-    let places = places(arguments, &method, &source, prompts)?;
+    let places = places(arguments, checkpoints, &method, &source, prompts)?;
     let settings = settings(arguments, method);
     settings.check(&architecture, &data)?;
     let estimated = check_memory(arguments, &settings, &architecture, &data, &source)?;
@@ -129,7 +131,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let tasks = by_task(executor.times());
     warn(&format!("tasks: {tasks}"));
     let mut facts = vec![("computed by", computes), ("memory", memory), ("tasks", tasks)];
-    if arguments.workers > 0 {
+    if executor.work().len() > 1 {
         let shares = by_device(executor.work());
         warn(&format!("devices: {shares}"));
         facts.push(("devices", shares));
@@ -151,7 +153,7 @@ fn report(
             warn("hint: run the same command with `--resume` and that path to continue");
             Ok(ExitCode::from(EXIT_SAVED))
         }
-        Outcome::Finished { last_loss, totals, losses, answers } => {
+        Outcome::Finished { last_loss, totals, losses, answers, timeline } => {
             let samples = samples::decoded(&places.prompts, &answers, tokenizer)?;
             samples.iter().for_each(print_sample);
             let seconds = totals.useful_ns as f64 / 1e9;
@@ -170,7 +172,9 @@ fn report(
                 tokens as f64 / seconds
             );
             let title = format!("{what} in {}", places.output.display());
-            let facts: Vec<_> = [("training", did.clone())].into_iter().chain(facts).collect();
+            let timeline = timeline.and_then(|trace| write_timeline(&places.output, &trace));
+            let facts = [("training", did.clone())].into_iter().chain(facts).chain(timeline);
+            let facts: Vec<_> = facts.collect();
             let (losses, samples, step) = (&losses, &samples, settings.steps);
             let page = Page { title: &title, facts: &facts, losses, step, samples };
             // The result is there all the same.
@@ -183,6 +187,19 @@ fn report(
             progress.done();
             show(&format!("{title}: {did}"))?;
             Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Writes what devices did in the first steps; the row of the report that says where. The result is
+/// there without it.
+fn write_timeline(output: &Path, trace: &str) -> Option<(&'static str, String)> {
+    let path = output.join("timeline.json");
+    match whole::write(&path, trace.as_bytes()) {
+        Ok(()) => Some(("timeline", "timeline.json, to be opened in ui.perfetto.dev".to_owned())),
+        Err(error) => {
+            warn(&format!("no timeline: {error}"));
+            None
         }
     }
 }
@@ -243,6 +260,7 @@ fn check_memory(
         architecture,
         data,
         program: memory::resident()?.saturating_sub(source.held_bytes()),
+        workers: arguments.workers,
     };
     let available = memory::available()?;
     let available = arguments.memory.map_or(available, |most| most.0.min(available));
@@ -311,18 +329,22 @@ pub(super) fn drawn(source: &Source, seed: u64) -> Result<Weights> {
     drawn.map_err(|refusal| Error::Configuration { path, refusal })
 }
 
+fn checkpoints(arguments: &Training) -> PathBuf {
+    let own = || arguments.output.join("checkpoints");
+    arguments.checkpoint_dir.clone().unwrap_or_else(own)
+}
+
 fn places(
     arguments: &Training,
+    checkpoints: PathBuf,
     method: &Method,
     source: &Source,
     prompts: Prompts,
 ) -> Result<Places> {
     Ok(Places {
         output: arguments.output.clone(),
-        checkpoints: arguments
-            .checkpoint_dir
-            .clone()
-            .unwrap_or_else(|| arguments.output.join("checkpoints")),
+        checkpoints,
+        timeline_steps: arguments.timeline_steps,
         saves: Saves::told(arguments.checkpoint_every),
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
         identity: identity(&arguments.data, method, source)?,

@@ -470,6 +470,16 @@ impl Executor {
         }
     }
 
+    /// Begins to note when which device computes, copies and waits.
+    pub fn record(&mut self) {
+        self.tasks.record();
+    }
+
+    /// Ends that: a trace that Perfetto opens, where there is one.
+    pub fn take_trace(&mut self) -> Option<String> {
+        self.tasks.take_trace()
+    }
+
     /// What each kind of task took since the beginning, by kernel.
     pub fn times(&self) -> Vec<TaskTime> {
         self.tasks.times().collect()

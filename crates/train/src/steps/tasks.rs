@@ -162,7 +162,8 @@ impl Tasks {
     /// Waits for all tasks.
     ///
     /// # Errors
-    /// What a kernel said that failed, or its panic, and work that was lost with a worker.
+    /// What a kernel said that failed, or its panic, and work that was lost with a worker. A worker
+    /// that is lost while it has nothing to do is no error.
     pub fn wait(&mut self) -> Result<()> {
         let waited = self.runtime.wait();
         let losses = match &waited {
@@ -170,7 +171,12 @@ impl Tasks {
             _ => self.runtime.take_mended(),
         };
         losses.iter().for_each(|loss| self.note(loss));
-        waited.map_err(failed)
+        let took_no_task =
+            |loss: &Loss| matches!(loss.cause, Cause::Memory { .. }) && loss.cancelled.is_empty();
+        match waited {
+            Err(RunError::Lost(_)) if losses.iter().all(took_no_task) => Ok(()),
+            waited => waited.map_err(failed),
+        }
     }
 
     fn note(&mut self, loss: &Loss) {
@@ -208,6 +214,18 @@ impl Tasks {
         self.wait()?;
         self.runtime.replicate(handle, HOST);
         self.wait()
+    }
+
+    /// Begins to note what every stream does.
+    pub fn record(&mut self) {
+        self.runtime.coordinator_mut().record();
+    }
+
+    /// Ends that, with all of it as Perfetto reads it.
+    pub fn take_trace(&mut self) -> Option<String> {
+        let trace = self.runtime.coordinator().trace();
+        self.runtime.coordinator_mut().take_timeline();
+        trace
     }
 
     /// What ended, by kernel.

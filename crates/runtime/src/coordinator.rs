@@ -12,26 +12,11 @@ use thiserror::Error;
 use crate::coherence::{Outcome, RegisterError, ReleaseError};
 use crate::graph::Details;
 use crate::{
-    Action, ClassId, Coherence, Completion, DeviceId, Graph, HandleId, Machine, MemoryId, Mode,
-    Model, Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
+    Action, ClassId, Coherence, Completion, DeviceId, Graph, HandleId, KernelInfo, KernelTime,
+    Machine, MemoryId, Mode, Model, Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
 };
 
 pub use loss::{Cause, Loss};
-
-/// A kernel by name, and the device classes that have it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelInfo {
-    pub name: String,
-    /// Names of classes of the machine; empty for all of them.
-    pub classes: Vec<String>,
-}
-
-/// Runs of a kernel that ended, and what their devices spent on them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KernelTime {
-    pub count: u64,
-    pub total: Nanos,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubmitError {

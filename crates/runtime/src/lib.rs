@@ -18,9 +18,11 @@ mod driver;
 pub mod drivers;
 mod graph;
 mod ids;
+mod kernel;
 mod machine;
 pub mod measure;
 mod model;
+mod queue;
 mod runtime;
 mod scheduler;
 pub mod schedulers;
@@ -29,12 +31,11 @@ mod timeline;
 pub use action::{Action, Completion, CopyOrder, Launch};
 pub use bounds::Bounds;
 pub use coherence::{Coherence, RegisterError, ReleaseError, Traffic};
-pub use coordinator::{
-    Cause, Coordinator, KernelInfo, KernelTime, Loss, MemoryFull, ProvideError, SubmitError,
-};
+pub use coordinator::{Cause, Coordinator, Loss, MemoryFull, ProvideError, SubmitError};
 pub use driver::{Driver, Wait};
 pub use graph::{Access, Accesses, Graph, Mode, Node, Stage, Task};
 pub use ids::{ClassId, DeviceId, HandleId, KernelId, MemoryId, TaskId, TransferId};
+pub use kernel::{KernelInfo, KernelTime};
 pub use machine::{
     CLASSES_MAX, Device, Interval, Link, MEMORIES_MAX, Machine, MachineError, Memory, Nanos,
     Reservations,

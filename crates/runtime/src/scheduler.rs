@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 
 use crate::graph::Node;
-use crate::schedulers::queue::PriorityQueue;
+use crate::queue::PriorityQueue;
 use crate::{
     Coherence, DeviceId, Estimate, Graph, KernelId, Machine, MemoryId, Model, Nanos, Stage, TaskId,
 };

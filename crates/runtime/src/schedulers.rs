@@ -5,7 +5,6 @@ mod dmdas;
 mod eager;
 mod heft;
 mod plan;
-pub(crate) mod queue;
 mod work_stealing;
 
 use crate::Scheduler;

@@ -6,14 +6,14 @@
 //! [`split`]s on disk; [`configuration`] reads every key of a model's description into an
 //! [`architecture`]; [`weights`] holds values under their [`names`], or [`initial`] draws them;
 //! what learns of them is all, or a [`lora`] adapter; [`steps`] computes losses, gradients and
-//! updates as tasks on the execution tier, whose kernels compose [`blocks`] as the architecture says
-//! ([`cpu`], the one of [`drivers`] so far) and end in the [`optimiser`], with matrices of integers
-//! where a [`precision`] asks for them; [`memory`] says what a run will take; [`training`] takes
-//! steps over the batches of a [`sampler`] and writes [`checkpoint`]s of what is [`trainable`]
-//! ([`stored`] is their files); [`evaluate`] and [`score`] judge and [`export`] hands over; a
-//! [`report`] is a page on a run, with its losses as a [`curve`] and [`samples`] of what it changed.
-//! [`workers`] are processes that take a part in the steps.
-//! [`progress`], [`notice`] and [`warm`] are all it knows of the scheduler.
+//! updates as tasks on the execution tier, whose kernels compose [`blocks`] as the architecture
+//! says ([`cpu`], the one of [`drivers`] so far) and end in the [`optimiser`], with matrices of
+//! integers where a [`precision`] asks for them; [`workers`] are processes that take a part of each
+//! batch; [`memory`] says what a run will take; [`training`] takes steps over the batches of a
+//! [`sampler`] and writes [`checkpoint`]s of what is [`trainable`] ([`stored`] is their files);
+//! [`evaluate`] and [`score`] judge and [`export`] hands over; a [`report`] is a page on a run,
+//! with its losses as a [`curve`] and [`samples`] of what it changed. [`progress`], [`notice`] and
+//! [`warm`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 

@@ -4,7 +4,7 @@
 use crate::graph::Node;
 use crate::{Candidate, DeviceId, Estimate, Scheduler, TaskId, View};
 
-use super::queue::PriorityQueue;
+use crate::queue::PriorityQueue;
 
 /// Tasks of equal priority among which the one with the fewest missing bytes is looked for.
 const COMPARED: usize = 8;

@@ -2,7 +2,7 @@
 
 use crate::{DeviceId, Scheduler, TaskId, View};
 
-use super::queue::PriorityQueue;
+use crate::queue::PriorityQueue;
 
 /// First come, first served; the more urgent first.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use crate::{DeviceId, Scheduler, TaskId, View};
 
-use super::queue::PriorityQueue;
+use crate::queue::PriorityQueue;
 
 /// A task goes to the device whose task it waited for last, which has its data; one that waited
 /// for none to each device in turn. In a queue the more urgent stand first. Nothing is known of

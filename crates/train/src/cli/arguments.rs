@@ -194,8 +194,8 @@ pub struct Training {
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
-    /// Steps whose tasks, copies and waits are written to OUTPUT/timeline.json, for ui.perfetto.dev;
-    /// 0 writes none
+    /// Steps whose tasks, copies and waits are written to OUTPUT/timeline.json, for
+    /// ui.perfetto.dev; 0 writes none
     #[arg(long, default_value_t = 10, value_name = "STEPS")]
     pub timeline_steps: u64,
     /// Further processes, each of which computes a part of every batch, as large as it is fast; the

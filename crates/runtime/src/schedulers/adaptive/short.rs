@@ -4,7 +4,7 @@
 use crate::graph::Node;
 use crate::{DeviceId, TaskId, View};
 
-use super::super::queue::PriorityQueue;
+use crate::queue::PriorityQueue;
 
 #[derive(Debug, Clone, Copy)]
 struct Queued {

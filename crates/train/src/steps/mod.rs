@@ -8,7 +8,7 @@
 //! before it where it would overwrite what that one needs.
 //!
 //! Where there are workers, a step is data parallel: each device computes a part of every batch in
-//! a [`replica`] of its own, as large as its measured speed, and what they find is added up on this
+//! a `replica` of its own, as large as its measured speed, and what they find is added up on this
 //! process's device, which alone updates what learns. A worker that is lost costs the step under
 //! way, which the others compute anew.
 

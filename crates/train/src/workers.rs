@@ -12,7 +12,7 @@ use crate::whole;
 use het_runtime::MEMORIES_MAX;
 use het_runtime::drivers::process::{ConnectError, Connection, Limits, Listener, Peer, Token};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -79,8 +79,14 @@ impl Gang {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
             file.write_all(token.to_text().as_bytes())
         })?;
-        let listener = Listener::tcp(&self.address, token);
-        listener.at("listen at", Path::new(&self.address))
+        let by = Instant::now() + PATIENCE;
+        loop {
+            match Listener::tcp(&self.address, token.clone()) {
+                // The name of a pod is known a moment after it begins.
+                Err(error) if may_pass(&error) && Instant::now() < by => thread::sleep(PAUSE),
+                listener => return listener.at("listen at", Path::new(&self.address)),
+            }
+        }
     }
 
     /// A way to the first rank, once it is there.
@@ -103,6 +109,12 @@ impl Gang {
             thread::sleep(PAUSE);
         }
     }
+}
+
+/// Whether an address that cannot be had may be had later.
+fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+    !matches!(error.kind(), AddrInUse | AddrNotAvailable | PermissionDenied)
 }
 
 /// The processes, until this is dropped.

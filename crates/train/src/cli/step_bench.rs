@@ -10,7 +10,7 @@ use crate::blocks::meter::{Spent, WORK, Work};
 use crate::error::Result;
 use crate::lora::Adapter;
 use crate::optimiser::{self, Request};
-use crate::steps::{self, Executor, TaskTime, Work as Done};
+use crate::steps::{self, DeviceWork, Executor, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
 use crate::workers::{self, Workers};
@@ -110,7 +110,7 @@ fn measured(executor: &mut Executor, batch: &Batch, step: u64) -> Result<Measure
 }
 
 /// What a device did of all steps.
-fn worked(Done { device, tokens, seconds, lost }: &Done) -> Json {
+fn worked(DeviceWork { device, tokens, seconds, lost }: &DeviceWork) -> Json {
     json!({"device": device, "tokens": tokens, "seconds": seconds, "lost": lost})
 }
 

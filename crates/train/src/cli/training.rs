@@ -13,7 +13,7 @@ use crate::progress::{Progress, Totals};
 use crate::report::{Page, Sample};
 use crate::saves::Saves;
 use crate::split::{self, Split};
-use crate::steps::{self, Executor, Recompute, TaskTime, Work};
+use crate::steps::{self, DeviceWork, Executor, Recompute, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
 use crate::training::{self, Method, Outcome, Places, Prompts, Settings};
@@ -216,9 +216,9 @@ fn by_task(mut times: Vec<TaskTime>) -> String {
 }
 
 /// What share of the tokens each device had: `cpu0 62 % in 31.0 s, …`
-fn by_device(work: &[Work]) -> String {
+fn by_device(work: &[DeviceWork]) -> String {
     let all: u64 = work.iter().map(|own| own.tokens).sum();
-    let told = work.iter().map(|Work { device, tokens, seconds, lost }| {
+    let told = work.iter().map(|DeviceWork { device, tokens, seconds, lost }| {
         let share = 100.0 * *tokens as f64 / all.max(1) as f64;
         let lost = lost.as_ref().map_or_else(String::new, |why| format!(", lost: {why}"));
         format!("{device} {share:.0} % of the tokens in {seconds:.1} s{lost}")

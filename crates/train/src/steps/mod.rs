@@ -76,7 +76,7 @@ pub struct Executor {
     learner: Option<Learner>,
     recompute: Recompute,
     step: StepUnderWay,
-    work: Vec<Work>,
+    work: Vec<DeviceWork>,
 }
 
 /// The handles of what learns.
@@ -108,7 +108,7 @@ struct StepUnderWay {
 
 /// What a device did of the training.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Work {
+pub struct DeviceWork {
     pub device: String,
     pub tokens: u64,
     /// Of its own time.
@@ -182,7 +182,7 @@ impl Executor {
         let replicas = replicas
             .map(|(class, layers)| Replica::new(&mut tasks, &kernels, class, layers))
             .collect::<Result<Vec<_>>>()?;
-        let work = replicas.iter().map(|own| Work {
+        let work = replicas.iter().map(|own| DeviceWork {
             device: own.name.clone(),
             tokens: 0,
             seconds: 0.0,
@@ -217,7 +217,7 @@ impl Executor {
     }
 
     /// What each device did since the beginning.
-    pub fn work(&self) -> &[Work] {
+    pub fn work(&self) -> &[DeviceWork] {
         &self.work
     }
 

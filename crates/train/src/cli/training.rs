@@ -246,7 +246,7 @@ pub(super) fn recompute(asked: bool) -> Recompute {
     if asked { Recompute::Layers } else { Recompute::Nothing }
 }
 
-/// Refuses a run that would not fit, before weights are read.
+/// Refuses a run that would not fit, before weights are read; what this process will need of it.
 fn check_memory(
     arguments: &Training,
     settings: &Settings,
@@ -264,10 +264,10 @@ fn check_memory(
     };
     let available = memory::available()?;
     let available = arguments.memory.map_or(available, |most| most.0.min(available));
-    let estimated = Bytes(run.check(available)?.total());
-    let there = gibibytes(Bytes(available));
-    warn(&format!("this run needs about {} of {there} memory", gibibytes(estimated)));
-    Ok(estimated)
+    let estimate = run.check(available)?;
+    let (all, there) = (gibibytes(Bytes(estimate.total())), gibibytes(Bytes(available)));
+    warn(&format!("this run needs about {all} of {there} memory"));
+    Ok(Bytes(estimate.total() - estimate.workers))
 }
 
 /// What learns and what it learns from, in memory.

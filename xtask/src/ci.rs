@@ -38,6 +38,7 @@ pub fn run() -> Result<()> {
         // The tests have built the server; xtask's close.
         if *name == "xtask" {
             timed("api-test", crate::api_test::run)?;
+            timed("timeline", crate::timeline::run)?;
             drop(cluster.take());
             match started.elapsed() < OPTIONAL_UNTIL {
                 true => timed("cluster real", cluster::play_for_real_if_built)?,

@@ -11,6 +11,7 @@ mod glossary;
 mod rules;
 mod study;
 mod tidy;
+mod timeline;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|planner|fabric DATA`,
             `study headline|faults|mixed|train`
+  timeline  Perfetto opens the timeline of a run of the built `het-train`
   tidy      no leftovers, no overlong lines, no files that tell two stories; no
             `unsafe`, hash map, clock or sleep where the rules do not allow it";
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         "glossary" => glossary::check(),
         "example" => example::run(std::env::args().skip(2).collect()),
         "study" => study(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "timeline" => timeline::run(),
         "tidy" => tidy::check().and_then(|()| rules::check()),
         _ => {
             eprintln!("{USAGE}");

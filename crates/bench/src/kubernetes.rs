@@ -70,6 +70,10 @@ pub struct KubernetesFigures {
     /// begins, and from its creation to the last pod's node.
     pub gang512_decision_ms: f64,
     pub gang512_bound_s: f64,
+    /// As many `TrainingJob`s of one GPU as there are pods: from the first creation until the last
+    /// object is there, and until the last pod has its node.
+    pub training_jobs_created_s: f64,
+    pub training_jobs_bound_s: f64,
     /// From the creation of a job that can never run to the sentence that says so.
     pub unschedulable_s: f64,
     /// The server's peak, with ten pods a node in the cluster, of which up to 10,000 are its own.
@@ -172,6 +176,8 @@ impl Bench<'_> {
         say("a gang, and a job that can never run");
         let (gang512_decision_ms, gang512_bound_s) = self.gang(&server)?;
         let unschedulable_s = self.unschedulable()?;
+        say(&format!("{pods} TrainingJobs"));
+        let (training_jobs_created_s, training_jobs_bound_s) = self.training_jobs(pods)?;
         say("killing the server");
         let recovery_s = self.recovery(&server)?;
         say("filling the cluster");
@@ -186,6 +192,8 @@ impl Bench<'_> {
             kube_scheduler_cpu_us_per_bind: median(&theirs.cpu_us),
             gang512_decision_ms,
             gang512_bound_s,
+            training_jobs_created_s,
+            training_jobs_bound_s,
             unschedulable_s,
             rss_mib,
             recovery_s,
@@ -256,6 +264,23 @@ impl Bench<'_> {
         self.api.delete(JOBS, vec!["gang".to_owned()])?;
         self.delete_pods()?;
         Ok((decision_ms, bound_s))
+    }
+
+    /// How long it takes to create so many jobs of one device, and until all have nodes, in s.
+    fn training_jobs(&self, count: usize) -> Result<(f64, f64), BenchError> {
+        let jobs = (0..count).map(|number| job(&format!("one-{number}"), 1, "any"));
+        let jobs = jobs.collect();
+        let began = Instant::now();
+        self.api.make(JOBS, jobs)?;
+        let created_s = began.elapsed().as_secs_f64();
+        await_that("all jobs have pods", (EVERY, LIMIT), || Ok(self.api.count(PODS)? >= count))?;
+        await_that("all pods have nodes", (EVERY, LIMIT), || {
+            Ok(self.api.names(PODS, ("", "spec.nodeName="), Some(1))?.is_empty())
+        })?;
+        let bound_s = began.elapsed().as_secs_f64();
+        self.api.delete(JOBS, self.api.names(JOBS, ("", ""), None)?)?;
+        self.delete_pods()?;
+        Ok((created_s, bound_s))
     }
 
     fn unschedulable(&self) -> Result<f64, BenchError> {

@@ -469,6 +469,16 @@ impl Coherence {
         lost
     }
 
+    /// A memory that was lost is there again, and empty; false of one that was not.
+    pub(crate) fn restore_memory(&mut self, memory: MemoryId) -> bool {
+        let room = &mut self.rooms[memory.row()];
+        let was_lost = room.is_lost();
+        if was_lost {
+            *room = Room::new(self.machine.memories()[memory.row()].capacity.0);
+        }
+        was_lost
+    }
+
     fn index(&self, handle: HandleId, memory: MemoryId) -> usize {
         handle.index() * self.rooms.len() + memory.row()
     }

@@ -372,6 +372,11 @@ impl Coordinator {
         self.data.is_moving() || self.streams.iter().any(|stream| stream.launched > 0)
     }
 
+    /// How many of those are in the background.
+    pub fn background(&self) -> usize {
+        self.graph.background()
+    }
+
     pub fn machine(&self) -> &Arc<Machine> {
         &self.machine
     }

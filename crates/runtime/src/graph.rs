@@ -35,6 +35,10 @@ pub struct Access {
 /// Most tasks have few; those need no memory of their own.
 pub type Accesses = SmallVec<[Access; 4]>;
 
+/// The priority of tasks that run where a device has nothing else to do, and that nobody waits for
+/// who waits for the others. Their results are there once no task uses the handles any more.
+pub const BACKGROUND: i32 = i32::MIN;
+
 /// One run of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
@@ -189,6 +193,8 @@ pub struct Graph {
     /// By row of the handle.
     users: Vec<Users>,
     unfinished: usize,
+    /// Those of them that are in the background.
+    background: usize,
     submitted: u64,
 }
 
@@ -201,6 +207,7 @@ impl Default for Graph {
             free_edge: NONE,
             users: Vec::new(),
             unfinished: 0,
+            background: 0,
             submitted: 0,
         }
     }
@@ -243,6 +250,7 @@ impl Graph {
         node.waiting = waiting;
         node.stage = if waiting == 0 { Stage::Ready } else { Stage::Waiting };
         self.unfinished += 1;
+        self.background += usize::from(node.priority == BACKGROUND);
         id
     }
 
@@ -314,6 +322,7 @@ impl Graph {
         node.accesses.clear();
         self.free.push(id.row);
         self.unfinished -= 1;
+        self.background -= usize::from(node.priority == BACKGROUND);
         while edge != NONE {
             let Edge { to, next } = self.edges[edge as usize];
             self.edges[edge as usize].next = self.free_edge;
@@ -359,6 +368,11 @@ impl Graph {
     /// How many have not ended.
     pub fn unfinished(&self) -> usize {
         self.unfinished
+    }
+
+    /// How many of those are in the background.
+    pub fn background(&self) -> usize {
+        self.background
     }
 
     /// How many were ever submitted.

@@ -33,7 +33,7 @@ pub use bounds::Bounds;
 pub use coherence::{Coherence, RegisterError, ReleaseError, Traffic};
 pub use coordinator::{Cause, Coordinator, Loss, MemoryFull, ProvideError, SubmitError};
 pub use driver::{Driver, Wait};
-pub use graph::{Access, Accesses, Graph, Mode, Node, Stage, Task};
+pub use graph::{Access, Accesses, BACKGROUND, Graph, Mode, Node, Stage, Task};
 pub use ids::{ClassId, DeviceId, HandleId, KernelId, MemoryId, TaskId, TransferId};
 pub use kernel::{KernelInfo, KernelTime};
 pub use machine::{

@@ -128,6 +128,17 @@ impl<D: Driver> Runtime<D> {
         self.act();
     }
 
+    /// Waits until a memory has a copy of a handle that no task writes; false where nothing brings
+    /// it there.
+    pub fn bring(&mut self, handle: HandleId, memory: MemoryId) -> bool {
+        self.replicate(handle, memory);
+        let is_there = |own: &Self| own.coordinator.data().is_valid(handle, memory);
+        while !is_there(self) && self.coordinator.is_under_way() {
+            self.turn(Wait::ForOne);
+        }
+        is_there(self)
+    }
+
     /// See [`Coordinator::submit`] and [`Begin`].
     ///
     /// # Errors
@@ -148,13 +159,25 @@ impl<D: Driver> Runtime<D> {
         self.turn(Wait::No);
     }
 
-    /// Waits until all submitted tasks have ended.
+    /// Waits until all submitted tasks have ended but those in the background.
     ///
     /// # Errors
     /// What was lost meanwhile, and tasks that nothing will ever let run.
     pub fn wait(&mut self) -> Result<(), RunError> {
+        self.wait_until(|coordinator| coordinator.unfinished() == coordinator.background())
+    }
+
+    /// Waits until all submitted tasks have ended.
+    ///
+    /// # Errors
+    /// As [`Runtime::wait`].
+    pub fn wait_for_all(&mut self) -> Result<(), RunError> {
+        self.wait_until(|coordinator| coordinator.unfinished() == 0)
+    }
+
+    fn wait_until(&mut self, is_so: impl Fn(&Coordinator) -> bool) -> Result<(), RunError> {
         self.turn(Wait::No);
-        while self.coordinator.unfinished() > 0 {
+        while !is_so(&self.coordinator) {
             if !self.coordinator.is_under_way() {
                 return Err(self.stuck());
             }

@@ -244,6 +244,11 @@ impl World {
         self.coordinator.completed(lost, &mut actions);
         self.take(actions);
     }
+
+    fn restore(&mut self, device: DeviceId) {
+        let memory = self.coordinator.machine().memory_of(device);
+        assert!(self.coordinator.restore_memory(memory));
+    }
 }
 
 fn handles(world: &mut World, count: usize) -> Vec<HandleId> {
@@ -305,14 +310,19 @@ proptest! {
     }
 }
 
-/// A device and its memory are lost in the middle. What is cancelled is what depended on what is
-/// gone; all else reads the newest values, and what was not lost has its value.
+/// A device and its memory are lost in the middle, and are there again some time later. What is
+/// cancelled is what depended on what is gone; all else reads the newest values, and what was not
+/// lost has its value.
 fn play_with_loss(scheduler: usize, seed: u64, lost_at: usize) {
     let mut world = World::new(scheduler, 3, 2_000, seed);
     let handles = handles(&mut world, 16);
+    let device = DeviceId(1 + world.dice.roll(3) as u16);
+    let away = 1 + world.dice.roll(20);
     for round in 0..150 {
+        if round == lost_at + away {
+            world.restore(device);
+        }
         if round == lost_at {
-            let device = DeviceId(1 + world.dice.roll(3) as u16);
             world.lose(device);
             // What comes later must not depend on what is gone.
             world.finish();

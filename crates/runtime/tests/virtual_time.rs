@@ -7,8 +7,8 @@ use het_core::Bytes;
 use het_runtime::drivers::dummy::{Dummy, Noise, Speed, Truth};
 use het_runtime::schedulers::{Adaptive, SCHEDULERS};
 use het_runtime::{
-    Begin, Coordinator, Device, DeviceId, HandleId, KernelId, KernelInfo, Link, Machine, Memory,
-    MemoryId, Mode, Model, RunError, Runtime, Scheduler, Task,
+    BACKGROUND, Begin, Coordinator, Device, DeviceId, Driver, HandleId, KernelId, KernelInfo, Link,
+    Machine, Memory, MemoryId, Mode, Model, RunError, Runtime, Scheduler, Task,
 };
 
 const MS: u64 = 1_000_000;
@@ -65,6 +65,51 @@ fn transfers_hide_behind_compute() {
 }
 
 #[test]
+fn what_is_in_the_background_costs_the_others_nothing() {
+    let machine = machine(2);
+    for kind in SCHEDULERS.iter().filter(|kind| kind.name != "heft") {
+        let end = |background: usize| {
+            let mut runtime = runtime(&machine, (kind.make)());
+            let handles = handles(&mut runtime, 12 + background, 1_000);
+            let (own, rest) = handles.split_at(12);
+            for handle in rest {
+                runtime.submit(task(*handle).priority(BACKGROUND)).expect("a task");
+            }
+            for _ in 0..3 {
+                for handle in own {
+                    runtime.submit(task(*handle)).expect("a task");
+                }
+            }
+            runtime.wait().expect("all run");
+            let (left, end) = (runtime.coordinator().background(), runtime.driver().now());
+            assert_eq!(left, background, "{}: the devices were never idle", kind.name);
+            runtime.wait_for_all().expect("the rest, too");
+            assert_eq!(runtime.coordinator().unfinished(), 0);
+            end
+        };
+        assert_eq!(end(20), end(0), "{}", kind.name);
+    }
+}
+
+#[test]
+fn tasks_in_the_background_that_are_lost_are_no_loss_of_the_others() {
+    let machine = machine(2);
+    let mut runtime = runtime(&machine, Box::new(Adaptive::default()));
+    let [first, second] = handles(&mut runtime, 2, 1_000)[..] else { panic!("two") };
+    for _ in 0..4 {
+        runtime.submit(task(first)).expect("a task");
+        runtime.submit(task(second).priority(BACKGROUND)).expect("a task");
+    }
+    runtime.driver_mut().lose_memory(MemoryId(2), 15 * MS);
+    let lost = match runtime.wait_for_all() {
+        Err(RunError::Lost(losses)) => losses,
+        other => panic!("{other:?}"),
+    };
+    let [loss] = &lost[..] else { panic!("{lost:?}") };
+    assert_eq!((loss.background, loss.cancelled.len()), (3, 0));
+}
+
+#[test]
 fn tasks_of_a_lost_device_run_elsewhere() {
     let machine = machine(2);
     for kind in SCHEDULERS {
@@ -98,6 +143,22 @@ fn what_only_a_lost_memory_had_is_named() {
     let RunError::Lost(losses) = error else { panic!("{error}") };
     assert_eq!(losses.len(), 1);
     assert_eq!((losses[0].lost.len(), losses[0].cancelled.len()), (1, 3));
+}
+
+#[test]
+fn a_copy_is_brought_where_it_is_asked_for() {
+    let machine = machine(1);
+    let mut runtime = runtime(&machine, Box::new(Adaptive::default()));
+    let handle = handles(&mut runtime, 1, 8 << 20)[0];
+    runtime.submit(task(handle)).expect("a task");
+    runtime.wait().expect("it runs");
+    let host = MemoryId(0);
+    assert!(!runtime.coordinator().data().is_valid(handle, host));
+    assert!(runtime.bring(handle, host));
+    assert!(runtime.coordinator().data().is_valid(handle, host));
+    runtime.driver_mut().lose_memory(MemoryId(1), 0);
+    let empty = runtime.register(8, None).expect("room");
+    assert!(!runtime.bring(empty, host), "there is none");
 }
 
 #[test]

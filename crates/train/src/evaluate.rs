@@ -27,7 +27,7 @@ pub fn loss(
     progress: &mut Progress,
 ) -> Result<f64> {
     data.check_scored(length_max)?;
-    let groups = by_tokens(data, length_max);
+    let groups = by_tokens(data, length_max, TOKENS_AT_ONCE);
     let (mut sum, mut scored) = (0.0, 0);
     for (index, group) in groups.iter().enumerate() {
         let read = group.clone().map(|index| data.sequence(index, length_max));
@@ -46,13 +46,13 @@ pub fn loss(
     Ok(sum / scored as f64)
 }
 
-/// Consecutive sequences that are computed at once.
-fn by_tokens(data: &Split, length_max: usize) -> Vec<Range<usize>> {
+/// Consecutive sequences that are computed at once: of so many tokens, or one alone.
+pub fn by_tokens(data: &Split, length_max: usize, at_once: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let mut tokens = usize::MAX;
     for index in 0..data.count() {
         let length = data.length(index).min(length_max);
-        if tokens.saturating_add(length) > TOKENS_AT_ONCE {
+        if tokens.saturating_add(length) > at_once {
             groups.push(index..index);
             tokens = 0;
         }

@@ -39,11 +39,18 @@ pub struct Estimate {
     pub working: u64,
     /// All of that in further processes.
     pub workers: u64,
+    /// A second copy of what a validation computes with, where there is one.
+    pub validation: u64,
 }
 
 impl Estimate {
     pub fn total(&self) -> u64 {
-        self.program + self.states + self.activations + self.working + self.workers
+        self.program
+            + self.states
+            + self.activations
+            + self.working
+            + self.workers
+            + self.validation
     }
 }
 
@@ -58,6 +65,8 @@ pub struct Run<'a> {
     pub program: u64,
     /// Further processes, each with weights and gradients of its own, and parts of batches.
     pub workers: usize,
+    /// Whether held-out losses are computed meanwhile.
+    pub is_validated: bool,
 }
 
 impl Run<'_> {
@@ -74,7 +83,20 @@ impl Run<'_> {
         // A part may be all of a batch, where a worker is by far the fastest.
         let worker = self.program + self.worker_states() + activations + working;
         let workers = worker * self.workers as u64;
-        Estimate { program: self.program, states: self.states(), activations, working, workers }
+        let validation = if self.is_validated { self.validation() } else { 0 };
+        let states = self.states();
+        Estimate { program: self.program, states, activations, working, workers, validation }
+    }
+
+    /// Bytes of the weights that a validation computes with: here, and in a worker where there are
+    /// any.
+    fn validation(&self) -> u64 {
+        match &self.settings.method {
+            Method::Lora(_) => VALUE * self.merged(),
+            Method::Full | Method::Scratch => {
+                VALUE * parameters(self.architecture) * if self.workers > 0 { 2 } else { 1 }
+            }
+        }
     }
 
     /// Bytes of a worker's weights and gradients.
@@ -322,9 +344,13 @@ mod tests {
             data: &data,
             program: 0,
             workers: 0,
+            is_validated: false,
         };
         let whole = run.estimate();
         assert_eq!(run.check(whole.total()).expect("it fits"), whole);
+        let validated = Run { is_validated: true, ..run };
+        let weights = VALUE * parameters(&architecture);
+        assert_eq!(validated.estimate().total(), whole.total() + weights);
         let shared = Run { workers: 2, ..run };
         assert!(shared.estimate().workers > whole.total());
         assert_eq!(shared.nearest(whole.total()).as_deref(), Some("no `--workers`"));

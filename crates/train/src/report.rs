@@ -36,6 +36,8 @@ pub struct Page<'a> {
     /// Names and values, in order.
     pub facts: &'a [(&'a str, String)],
     pub losses: &'a Curve,
+    /// Held-out losses after steps
+    pub held_out: &'a [(u64, f64)],
     /// The last step of `losses`
     pub step: u64,
     pub samples: &'a [Sample],
@@ -72,7 +74,7 @@ impl Page<'_> {
              th{{text-align:left;vertical-align:top;padding-right:1em;font-weight:600}}\
              pre{{white-space:pre-wrap;margin:0}}table{{margin-bottom:1.5em}}</style>\
              <h1>{title}</h1><table>{facts}</table><h2>Loss</h2>{}{samples}</html>\n",
-            self.losses.svg(self.step)
+            self.losses.svg(self.step, self.held_out)
         )
     }
 }
@@ -92,8 +94,14 @@ mod tests {
             [Sample { prompt: text("a < b"), before: text("<script>"), after: text(" ") }];
         let facts = [("driver", text("cpu"))];
         let losses = Curve::default();
-        let page =
-            Page { title: "adapter", facts: &facts, losses: &losses, step: 0, samples: &samples };
+        let page = Page {
+            title: "adapter",
+            facts: &facts,
+            losses: &losses,
+            held_out: &[],
+            step: 0,
+            samples: &samples,
+        };
         let html = page.html();
         assert!(html.contains("<th>driver</th><td>cpu</td>"), "{html}");
         assert!(html.contains("<pre>&lt;script&gt;</pre>"), "{html}");

@@ -4,9 +4,11 @@
 //! bytes as one that was never stopped.
 
 use crate::architecture::Architecture;
+use crate::batch::{Batch, Sequence};
 use crate::checkpoint::{self, State};
 use crate::curve::Curve;
 use crate::error::{Error, IoContext, Result};
+use crate::evaluate;
 use crate::lora;
 use crate::notice::Notice;
 use crate::optimiser::{self, Request};
@@ -14,7 +16,7 @@ use crate::progress::{Pace, Progress, Totals};
 use crate::sampler::{Packing, Sampler, Shape};
 use crate::saves::{SaveClock, Saves};
 use crate::split::Split;
-use crate::steps::{Executor, Step};
+use crate::steps::{Executor, Step, Validated};
 use crate::trainable::Trainable;
 use het_wire::quantity::duration_text;
 use serde::Serialize;
@@ -62,6 +64,39 @@ pub struct Places {
     pub prompts: Prompts,
     /// Steps of which it is noted when which device did what.
     pub timeline_steps: u64,
+    pub held_out: HeldOut,
+}
+
+/// What the held-out loss is computed of while a run trains, and how often.
+#[derive(Debug, Clone, Default)]
+pub struct HeldOut {
+    pub batches: Vec<Batch>,
+    /// Steps from one to the next; 0 for none.
+    pub every: u64,
+}
+
+/// Tokens of a validation's batch: a step waits for one of its tasks at most.
+const VALIDATED_AT_ONCE: usize = 256;
+
+impl HeldOut {
+    /// Of the first so many sequences of held-out data.
+    pub fn read(data: &Split, sequences: usize, length_max: usize, every: u64) -> Result<Self> {
+        let mut batches = Vec::new();
+        for group in evaluate::by_tokens(data, length_max, VALIDATED_AT_ONCE) {
+            let read = group.filter(|index| *index < sequences);
+            let read = read.map(|index| data.sequence(index, length_max));
+            let batch = Batch::pack(&read.collect::<Result<Vec<Sequence>>>()?, length_max);
+            if !batch.rows.is_empty() {
+                batches.push(batch);
+            }
+        }
+        let every = if batches.is_empty() { 0 } else { every };
+        Ok(Self { batches, every })
+    }
+
+    fn is_due(&self, step: u64) -> bool {
+        self.every > 0 && step.is_multiple_of(self.every)
+    }
 }
 
 /// Prompts as tokens, and how answers end.
@@ -88,6 +123,8 @@ pub enum Outcome {
         last_loss: f64,
         totals: Totals,
         losses: Curve,
+        /// Held-out losses after steps.
+        held_out: Vec<(u64, f64)>,
         /// What was written for each prompt with the first weights, and with the last.
         answers: [Vec<Vec<u32>>; 2],
         /// When which device did what, in the first steps, as Perfetto reads it.
@@ -128,7 +165,12 @@ pub fn run(
     while trainer.state.step < settings.steps {
         loss = trainer.step(executor)?;
         let step = trainer.state.step;
+        for text in executor.take_news() {
+            say(&text);
+            progress.message(&text);
+        }
         trainer.report(loss, &pace, progress, say);
+        trainer.validate(places, executor, progress, say)?;
         if step == recorded || step == settings.steps {
             timeline = timeline.or_else(|| executor.take_trace());
         }
@@ -152,7 +194,8 @@ pub fn run(
             clock.saved(began);
         }
     }
-    let Trainer { trainable, state, .. } = trainer;
+    trainer.take_validated(true, executor, progress, say)?;
+    let Trainer { trainable, state, held_out, .. } = trainer;
     executor.end_training()?;
     executor.use_adapter()?;
     let after = places.prompts.answers(executor, say);
@@ -160,7 +203,7 @@ pub fn run(
     trainable.finish(executor, &places.output)?;
     let State { totals, losses, .. } = state;
     let answers = [before, after];
-    Ok(Outcome::Finished { last_loss: loss, totals, losses, answers, timeline })
+    Ok(Outcome::Finished { last_loss: loss, totals, losses, held_out, answers, timeline })
 }
 
 /// More tokens than a forward pass on processors has memory for, with any model.
@@ -246,6 +289,9 @@ struct Trainer<'a> {
     trainable: Trainable<'a>,
     state: State,
     sampler: Sampler<'a>,
+    held_out: Vec<(u64, f64)>,
+    /// The step whose weights are being validated.
+    validated: u64,
 }
 
 impl<'a> Trainer<'a> {
@@ -267,7 +313,7 @@ impl<'a> Trainer<'a> {
         };
         let State { epoch, position, .. } = state;
         let sampler = Sampler::at(data, settings.seq, settings.seed, epoch, position);
-        Ok(Self { settings, trainable, state, sampler })
+        Ok(Self { settings, trainable, state, sampler, held_out: Vec::new(), validated: 0 })
     }
 
     /// One update; returns the mean loss over its scored tokens.
@@ -295,6 +341,43 @@ impl<'a> Trainer<'a> {
             let left = duration_text(left);
             say(&format!("step {step}/{steps} loss {loss:.4}, {speed:.0} tokens/s, {left} left"));
         }
+    }
+
+    /// Tells what the last validation found, and begins the next one where it is due.
+    fn validate(
+        &mut self,
+        places: &Places,
+        executor: &mut Executor,
+        progress: &mut Progress,
+        say: Say<'_>,
+    ) -> Result<()> {
+        let step = self.state.step;
+        let is_due = places.held_out.is_due(step);
+        self.take_validated(is_due, executor, progress, say)?;
+        if is_due {
+            executor.begin_validation(&places.held_out.batches)?;
+            self.validated = step;
+            // There is no time in which a single device has nothing to do.
+            self.take_validated(executor.devices() == 1, executor, progress, say)?;
+        }
+        Ok(())
+    }
+
+    fn take_validated(
+        &mut self,
+        is_to_wait: bool,
+        executor: &mut Executor,
+        progress: &mut Progress,
+        say: Say<'_>,
+    ) -> Result<()> {
+        if let Some(Validated { loss, device }) = executor.take_validated(is_to_wait)? {
+            let step = self.validated;
+            self.held_out.push((step, loss));
+            let text = format!("held-out loss after step {step}: {loss:.4}, by {device}");
+            say(&text);
+            progress.message(&text);
+        }
+        Ok(())
     }
 
     fn update(&mut self, executor: &mut Executor) -> Result<f64> {

@@ -1,5 +1,5 @@
 //! Processes that compute a part of every batch: those that a run starts on its machine, and the
-//! other ranks of its gang.
+//! other ranks of its gang. One that ends is started again, or may come again.
 //!
 //! A worker is this program with the same arguments. A variable of its environment says where the
 //! run that started it listens; the other ranks of a gang find the first one as
@@ -17,8 +17,11 @@ use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// The socket of whoever started this process as a worker.
 const SOCKET: &str = "HET_TRAIN_WORKER";
@@ -32,6 +35,12 @@ const MOST: usize = MEMORIES_MAX - 1;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks for the first rank.
 const PAUSE: Duration = Duration::from_millis(50);
+/// A worker that ends is started again at once, and then after pauses that double from the first
+/// of these to the second; one that ran for as long as the third is one that never ended. So does
+/// Kubernetes with containers.
+const RESTART_FIRST: Duration = Duration::from_secs(10);
+const RESTART_LAST: Duration = Duration::from_secs(300);
+const STEADY: Duration = Duration::from_secs(600);
 
 /// The other ranks that a rank has, and where they meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,8 +130,72 @@ fn may_pass(error: &io::Error) -> bool {
 #[derive(Debug, Default)]
 pub struct Workers {
     peers: Vec<Peer>,
-    children: Vec<Child>,
+    /// Of each worker in turn, where the system says so: on this machine.
+    processes: Vec<Option<i32>>,
+    children: Vec<Restarted>,
+    /// The directory of their socket.
+    directory: Option<TempDir>,
+    doors: Vec<Arc<Listener>>,
+    /// Those that came after the first ones; nobody waits for any as long as none is lost.
+    arrivals: Option<Receiver<Peer>>,
     token: Option<PathBuf>,
+}
+
+/// A worker that this process started, and starts again.
+#[derive(Debug)]
+struct Restarted {
+    child: Child,
+    socket: PathBuf,
+    threads: usize,
+    began: Instant,
+    /// How often it ended.
+    ends: u32,
+    /// When it is started again, once it has ended.
+    due: Option<Instant>,
+}
+
+impl Restarted {
+    fn start(socket: PathBuf, threads: usize) -> Result<Self> {
+        let child = spawn(&socket, threads)?;
+        Ok(Self { child, socket, threads, began: Instant::now(), ends: 0, due: None })
+    }
+
+    /// Starts it again where it has ended and it is time.
+    fn keep(&mut self) {
+        let now = Instant::now();
+        let has_ended = self.due.is_none() && !matches!(self.child.try_wait(), Ok(None));
+        if has_ended {
+            if now - self.began >= STEADY {
+                self.ends = 0;
+            }
+            self.due = Some(now + pause(self.ends));
+            self.ends += 1;
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            self.began = now;
+            self.due = match spawn(&self.socket, self.threads) {
+                Ok(child) => {
+                    self.child = child;
+                    None
+                }
+                Err(_) => Some(now + RESTART_LAST),
+            };
+        }
+    }
+
+    fn kill(&mut self) {
+        // One that has ended already is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Before a worker is started again that ended so often before.
+fn pause(ends: u32) -> Duration {
+    match ends.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => RESTART_LAST.min(RESTART_FIRST * 2_u32.saturating_pow(doublings)),
+    }
 }
 
 impl Workers {
@@ -150,7 +223,9 @@ impl Workers {
             let listener = gang.listen()?;
             workers.token = Some(gang.token.clone());
             workers.accept(&listener, others)?;
+            workers.doors.push(Arc::new(listener));
         }
+        workers.processes = workers.peers.iter().map(Peer::process).collect();
         Ok(workers)
     }
 
@@ -164,10 +239,13 @@ impl Workers {
         let directory = directory.at("create a directory in", &std::env::temp_dir())?;
         let path = directory.path().join("workers");
         let listener = Listener::unix(&path).at("listen at", &path)?;
+        self.directory = Some(directory);
         for _ in 0..count {
-            self.children.push(spawn(&path, each)?);
+            self.children.push(Restarted::start(path.clone(), each)?);
         }
-        self.accept(&listener, count)
+        self.accept(&listener, count)?;
+        self.doors.push(Arc::new(listener));
+        Ok(())
     }
 
     /// Lets so many in; a stranger is not one of them.
@@ -195,16 +273,56 @@ impl Workers {
     pub fn take_peers(&mut self) -> Vec<Peer> {
         std::mem::take(&mut self.peers)
     }
+
+    /// The connection to a worker was given up: what is left of it is of no use.
+    pub fn give_up(&mut self, worker: usize) {
+        let process = self.processes.get_mut(worker).and_then(Option::take);
+        let own = self.children.iter_mut().find(|own| Some(own.child.id() as i32) == process);
+        own.into_iter().for_each(Restarted::kill);
+        if self.arrivals.is_none() {
+            self.arrivals = Some(admit(&self.doors));
+        }
+    }
+
+    /// Another one in the place of a worker that was given up, once one is there. Waits for
+    /// nothing.
+    pub fn replacement(&mut self, worker: usize) -> Option<Peer> {
+        self.children.iter_mut().for_each(Restarted::keep);
+        let peer = self.arrivals.as_ref()?.try_recv().ok()?;
+        if let Some(process) = self.processes.get_mut(worker) {
+            *process = peer.process();
+        }
+        Some(peer)
+    }
+}
+
+/// Lets in whoever comes, until its receiver or the doors are gone.
+fn admit(doors: &[Arc<Listener>]) -> Receiver<Peer> {
+    let (arrived, arrivals) = mpsc::sync_channel(MOST);
+    for door in doors {
+        let (door, arrived) = (Arc::downgrade(door), arrived.clone());
+        thread::spawn(move || {
+            while let Some(door) = door.upgrade() {
+                match door.accept(&Limits::default()) {
+                    Ok(peer) => match arrived.send(peer) {
+                        Ok(()) => {}
+                        Err(_) => return,
+                    },
+                    // A socket that is broken stays so.
+                    Err(ConnectError::Socket(_)) => return,
+                    // A stranger is none of them, and others may come.
+                    Err(_) => {}
+                }
+            }
+        });
+    }
+    arrivals
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
         self.peers.clear();
-        for child in &mut self.children {
-            // One that has ended already is what is wanted.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.children.iter_mut().for_each(Restarted::kill);
         // Nobody comes any more; a file that stays lets nobody in.
         self.token.iter().for_each(|token| drop(fs::remove_file(token)));
     }
@@ -260,6 +378,12 @@ mod tests {
             found.map(|(_, value)| (*value).to_owned())
         };
         Gang::of(&find, Path::new("checkpoints"))
+    }
+
+    #[test]
+    fn a_worker_that_keeps_ending_is_started_ever_later() {
+        let pauses = [0, 1, 2, 3, 4, 5, 6, 40].map(|ends| pause(ends).as_secs());
+        assert_eq!(pauses, [0, 10, 20, 40, 80, 160, 300, 300]);
     }
 
     #[test]

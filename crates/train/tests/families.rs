@@ -14,6 +14,7 @@ use het_train::names::{Tensor, buffers};
 use het_train::optimiser::{AdamW, Request, Settings, Slice, norm};
 use het_train::steps::{Executor, Recompute};
 use het_train::weights::{Parameters, Source, Weights, transposed};
+use het_train::workers::Workers;
 use het_train::{export, precision, tiny};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -143,11 +144,11 @@ fn scored(tokens: &[u32]) -> Sequence {
 }
 
 fn learning(weights: &Weights) -> Executor {
-    Executor::learning(weights.clone(), Vec::new()).expect("it starts")
+    Executor::learning(weights.clone(), Workers::default()).expect("it starts")
 }
 
 fn adapting(weights: Weights, adapter: &Adapter) -> Executor {
-    Executor::adapting(&Arc::new(weights), adapter, Vec::new()).expect("it starts")
+    Executor::adapting(&Arc::new(weights), adapter, Workers::default()).expect("it starts")
 }
 
 /// Loss and gradient of batches in one step.

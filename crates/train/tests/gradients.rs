@@ -10,6 +10,7 @@ use het_train::optimiser::{Request, Settings};
 use het_train::steps::{Executor, Step};
 use het_train::tiny;
 use het_train::weights::Weights;
+use het_train::workers::Workers;
 
 const RANK: usize = 2;
 const ALPHA: f32 = 4.0;
@@ -131,7 +132,7 @@ fn reference_loss(base: &Weights, adapter: &Adapter, batch: &Batch) -> f64 {
 fn train(mut watch: impl FnMut(u64, &Adapter, &Batch, f64, &[f32])) {
     let base = Arc::new(tiny::weights(7));
     let adapter = Adapter::random(&base.architecture, RANK, ALPHA, 1);
-    let mut executor = Executor::adapting(&base, &adapter, Vec::new()).expect("it starts");
+    let mut executor = Executor::adapting(&base, &adapter, Workers::default()).expect("it starts");
     let settings = Settings { lr: 1e-2, ..Settings::default() };
     for step in 1..=STEPS {
         let batch = batch(5);

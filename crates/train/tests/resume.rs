@@ -445,38 +445,80 @@ fn check_losses(found: &[f64], expected: &[f64]) {
 fn workers_change_no_loss_whether_they_live_or_die() {
     let scene = Scene::new();
     for method in [Scene::finetune, Scene::full] {
-        let train = |name: &str, workers: &str| {
-            let more = ["--steps", "10", "--batch", "8", "--accumulate", "2", "--workers", workers];
+        let train = |name: &str, workers: &str, steps: &str| {
+            let more = ["--steps", steps, "--batch", "8", "--accumulate", "2"];
             let mut command = method(&scene, name, &more);
             let progress = scene.path(&format!("{name}-progress"));
             let _ = fs::remove_file(&progress);
-            command.env("HET_PROGRESS", &progress).stderr(Stdio::piped());
+            command.args(["--workers", workers]).env("HET_PROGRESS", &progress);
+            command.stderr(Stdio::piped());
             (command, progress)
         };
-        let (command, progress) = train("alone", "0");
-        assert!(run(command).status.success());
+        let (mut command, progress) = train("alone", "0", "10");
+        let output = run(command.args(["--validate-every", "1"]).take());
+        assert!(output.status.success());
+        let validated = held_out(&stderr(&output), "cpu0");
         let alone = losses(&progress);
-        assert_eq!(alone.len(), 10);
-        let (command, progress) = train("shared", "2");
+        assert_eq!((alone.len(), validated.len()), (10, 10));
+        let (command, progress) = train("shared", "2", "10");
         let output = run(command);
         let told = stderr(&output);
         assert!(output.status.success(), "{told}");
         assert!(told.contains("devices: cpu0 ") && told.contains("; worker2 "), "{told}");
         check_losses(&losses(&progress), &alone);
-        let (mut command, progress) = train("killed", "2");
+        // Every tenth of the steps where there are workers, by the slowest device.
+        let beside: Vec<f64> =
+            ["cpu0", "worker1", "worker2"].iter().flat_map(|own| held_out(&told, own)).collect();
+        assert_eq!(beside.len(), 10, "{told}");
+        let sorted = |mut losses: Vec<f64>| {
+            losses.sort_by(f64::total_cmp);
+            losses
+        };
+        check_losses(&sorted(beside), &sorted(validated));
+
+        // Runs that go on until they are told to stop.
+        let endless = "100000";
+        let (mut command, progress) = train("alone", "0", endless);
         let child = command.spawn().expect("it starts");
-        while losses(&progress).len() < 3 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| losses(&progress).len() >= 20);
+        stop(child);
+        let alone = losses(&progress);
+        let (mut command, progress) = train("killed", "2", endless);
+        let child = command.spawn().expect("it starts");
+        wait_until(|| losses(&progress).len() >= 3);
         let workers = children(child.id());
         assert_eq!(workers.len(), 2);
         kill(Pid::from_raw(workers[0]), Signal::SIGKILL).expect("it runs");
-        let output = child.wait_with_output().expect("it ends");
-        let told = stderr(&output);
-        assert!(output.status.success(), "{told}");
-        assert!(told.contains(", lost: "), "{told}");
-        check_losses(&losses(&progress), &alone);
+        let said = || fs::read_to_string(&progress).unwrap_or_default();
+        wait_until(|| said().contains("is there again"));
+        let then = losses(&progress).len();
+        wait_until(|| losses(&progress).len() > then + 3);
+        let told = stop(child);
+        assert!(told.contains("is lost: ") && told.contains(", started again after"), "{told}");
+        let found = losses(&progress);
+        let both = found.len().min(alone.len());
+        check_losses(&found[..both], &alone[..both]);
     }
+}
+
+/// Held-out losses that a device is said to have computed.
+fn held_out(told: &str, device: &str) -> Vec<f64> {
+    let lines = told.lines().filter(|line| line.contains("held-out loss after step"));
+    let own = lines.filter_map(|line| line.strip_suffix(&format!(", by {device}")));
+    own.map(|line| line.rsplit(' ').next().and_then(|loss| loss.parse().ok()).expect("a loss"))
+        .collect()
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Has a run save and end; what it said.
+fn stop(child: Child) -> String {
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
+    stderr(&child.wait_with_output().expect("it ends"))
 }
 
 #[test]

@@ -7,12 +7,14 @@ use het_train::lora::Adapter;
 use het_train::optimiser::{Request, Settings};
 use het_train::steps::Executor;
 use het_train::weights::Weights;
+use het_train::workers::Workers;
 
 #[test]
 fn every_adapter_tensor_learns() {
     let weights = weights();
     let adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
-    let mut executor = Executor::adapting(&weights, &adapter, Vec::new()).expect("it starts");
+    let mut executor =
+        Executor::adapting(&weights, &adapter, Workers::default()).expect("it starts");
     for step in 1..=3 {
         executor.begin_step().expect("the adapter fits");
         executor.add_gradients(&batch()).expect("the batch is valid");
@@ -56,7 +58,8 @@ fn curve(steps: u64) -> Vec<f64> {
             }
         }
     }
-    let mut executor = Executor::adapting(&weights, &adapter, Vec::new()).expect("it starts");
+    let mut executor =
+        Executor::adapting(&weights, &adapter, Workers::default()).expect("it starts");
     let settings = Settings { lr: 0.01, ..Settings::default() };
     let batch = batch();
     let steps = (1..=steps).map(|step| {
@@ -76,7 +79,8 @@ fn curve(steps: u64) -> Vec<f64> {
 fn a_loss_without_gradients_is_the_same_loss() {
     let weights = weights();
     let adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
-    let mut executor = Executor::adapting(&weights, &adapter, Vec::new()).expect("it starts");
+    let mut executor =
+        Executor::adapting(&weights, &adapter, Workers::default()).expect("it starts");
     executor.begin_step().expect("the adapter fits");
     executor.add_gradients(&batch()).expect("a valid batch");
     let with = executor.step_loss().expect("it is computed");

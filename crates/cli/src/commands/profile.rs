@@ -1,5 +1,7 @@
 //! `het profile`: what was measured of device classes on the user's own machines, kept for
-//! `het size` and for what is planned of jobs that say what they train.
+//! `het size` and for what is planned of jobs that say what they train; and what limits a run.
+
+mod show;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,6 +40,8 @@ pub enum ProfileCommand {
     ///
     /// Replaces what was measured of the class before: name old and new files together to add.
     Import(ProfileImportArgs),
+    /// What limits the steps of a run, by the `timeline.json` beside its result.
+    Show(show::ProfileShowArgs),
     /// What was measured, and how far to trust it.
     List(ProfileListArgs),
     /// Go by what is known of the class in general again.
@@ -114,8 +118,9 @@ pub fn profile(command: &ProfileCommand) -> Result<u8, Fail> {
         ProfileCommand::Import(args) => import(args),
         ProfileCommand::List(args) => {
             let all: Vec<CalibrationFile> = home()?.calibrations().all()?.into_values().collect();
-            show(&all, args.output)
+            show_calibrations(&all, args.output)
         }
+        ProfileCommand::Show(args) => show::show(args),
         ProfileCommand::Forget { class } => {
             home()?.calibrations().forget(class)?;
             Ok(code::OK)
@@ -155,7 +160,7 @@ fn import(args: &ProfileImportArgs) -> Result<u8, Fail> {
     for file in &fitted {
         calibrations.store(file)?;
     }
-    show(&fitted, args.output)
+    show_calibrations(&fitted, args.output)
 }
 
 /// What a file holds, by its name.
@@ -301,7 +306,7 @@ fn plausible(class: &str, machine: &Machine, step: &MeasuredStep) -> Result<(), 
         .hint("check `--model`, `--batch`, `--sequence` and how many devices took part"))
 }
 
-fn show(files: &[CalibrationFile], form: Form) -> Result<u8, Fail> {
+fn show_calibrations(files: &[CalibrationFile], form: Form) -> Result<u8, Fail> {
     let rounded = |value: f64| (value * 1e4).round() / 1e4;
     let row = |file: &CalibrationFile| -> Value {
         let [matrix, elementwise, exchange] = file.factors.to_array().map(rounded);

@@ -230,6 +230,43 @@ fn a_pytorch_profile_is_a_step_too() {
 }
 
 #[test]
+fn a_timeline_tells_what_limits_a_run() {
+    let sandbox = Sandbox::new();
+    let track = |id: u32, name: &str| {
+        format!(r#"{{"ph":"M","tid":{id},"name":"thread_name","args":{{"name":"{name}"}}}}"#)
+    };
+    let piece = |id: u32, category: &str, name: &str, start: u32, length: u32| {
+        format!(
+            r#"{{"ph":"X","tid":{id},"cat":"{category}","name":"{name}","ts":{start},
+            "dur":{length},"args":{{"bytes":1048576}}}}"#
+        )
+    };
+    let events = [
+        track(1, "cpu0: compute"),
+        track(2, "worker1: compute"),
+        track(3, "worker1: copy in"),
+        piece(1, "task", "layer_forward", 0, 2_000_000),
+        piece(1, "idle", "waits for data", 2_000_000, 2_000_000),
+        piece(2, "idle", "waits for a transfer", 0, 1_000_000),
+        piece(2, "task", "layer_forward", 1_000_000, 3_000_000),
+        piece(3, "copy", "host to worker1", 0, 1_250_000),
+    ];
+    let text = format!(r#"{{"traceEvents":[{}]}}"#, events.join(","));
+    sandbox.write("timeline.json", &text);
+    let output = sandbox.run(&["profile", "show", "timeline.json"]);
+    insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+    let shown = json(&sandbox, &["profile", "show", "timeline.json"]);
+    assert_eq!((&shown["limit"], &shown["largest_loss"]), (&"compute".into(), &"imbalance".into()));
+    assert_eq!(shown["devices"][1]["seconds"]["communication"], 1.0);
+    assert_eq!(shown["copies"][0]["hidden"], 0.25);
+
+    sandbox.write("rank0.pt.trace.json", r#"{"traceEvents":[]}"#);
+    let refused = sandbox.run(&["profile", "show", "rank0.pt.trace.json"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("timeline.json"));
+}
+
+#[test]
 fn planned_paths_never_collide_where_hashing_does() {
     let sandbox = Sandbox::new();
     let answer = json(&sandbox, &["fabric", "paths", "--traffic", "leaf"]);

@@ -40,6 +40,10 @@ impl Room {
         Self { is_lost: true, ..Self::new(0) }
     }
 
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     fn list(&mut self, which: Listed) -> &mut List {
         &mut self.lists[which as usize]
     }

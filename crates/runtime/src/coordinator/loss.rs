@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::coherence::{FailedCopy, Outcome};
-use crate::{Action, DeviceId, HandleId, MemoryId, Stage, TaskId, TransferId};
+use crate::graph::BACKGROUND;
+use crate::{Action, DeviceId, HandleId, MemoryId, Stage, Stream, TaskId, TransferId};
 
 use super::Coordinator;
 
@@ -53,6 +54,8 @@ pub struct Loss {
     pub again: Vec<TaskId>,
     /// Tasks that are not run: what they read is lost, or no device that is left can run them.
     pub cancelled: Vec<TaskId>,
+    /// As many in the background.
+    pub background: usize,
     /// Handles without the content that they should have by now. They may be provided again.
     pub lost: Vec<HandleId>,
 }
@@ -60,7 +63,7 @@ pub struct Loss {
 impl Loss {
     /// Whether all that was to be done is done all the same.
     pub fn is_mended(&self) -> bool {
-        self.cancelled.is_empty() && self.lost.is_empty()
+        self.cancelled.is_empty() && self.background == 0 && self.lost.is_empty()
     }
 }
 
@@ -94,8 +97,8 @@ impl Coordinator {
         let Some(FailedCopy { handle, from, to, starved }) = failed else { return };
         let cause = Cause::Copy { handle, from, to, reason };
         if starved.is_empty() {
-            let (again, cancelled, lost) = Default::default();
-            self.losses.push(Loss { cause, again, cancelled, lost });
+            let (again, cancelled, background, lost) = Default::default();
+            self.losses.push(Loss { cause, again, cancelled, background, lost });
             return;
         }
         self.settle_loss(cause, Hit { starved, ..Hit::default() }, BTreeSet::new(), actions);
@@ -182,6 +185,22 @@ impl Coordinator {
         self.settle_loss(Cause::Memory { memory, reason }, hit, lost, actions);
     }
 
+    /// A memory that was lost is there again, and empty, with its devices: they are given tasks
+    /// from now on. False of a memory that was not lost.
+    pub fn restore_memory(&mut self, memory: MemoryId) -> bool {
+        if memory.row() >= self.machine.memories().len() || !self.data.restore_memory(memory) {
+            return false;
+        }
+        for device in self.machine.device_ids() {
+            if self.machine.memory_of(device) == memory {
+                let stream = &mut self.streams[device.row()];
+                *stream = Stream { busy: stream.busy, ..Stream::default() };
+            }
+        }
+        self.count_devices();
+        true
+    }
+
     fn reoffer(&mut self, mut back: Vec<TaskId>) {
         back.sort_unstable();
         back.dedup();
@@ -239,6 +258,10 @@ impl Coordinator {
             self.cancel(*id, actions);
         }
         cancelled.extend(&stopped);
+        let is_waited_for =
+            |task: &TaskId| self.graph.get(*task).is_none_or(|node| node.priority != BACKGROUND);
+        let told: Vec<TaskId> = cancelled.iter().copied().filter(is_waited_for).collect();
+        let background = cancelled.len() - told.len();
         // Those that nothing is waited for go now, the others when their turn comes.
         for id in stopped.into_iter().chain(gone) {
             let node = self.graph.get(id);
@@ -249,7 +272,8 @@ impl Coordinator {
             }
         }
         let again = again.into_iter().filter(|task| !cancelled.contains(task)).collect();
-        self.losses.push(Loss { cause, again, cancelled, lost: lost.into_iter().collect() });
+        let (cancelled, lost) = (told, lost.into_iter().collect());
+        self.losses.push(Loss { cause, again, cancelled, background, lost });
     }
 
     fn cancel(&mut self, id: TaskId, actions: &mut Vec<Action>) {

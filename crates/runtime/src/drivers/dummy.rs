@@ -163,6 +163,15 @@ impl Dummy {
         self.happens(at, Happening::Reported(Completion::MemoryLost { memory, reason }));
     }
 
+    /// The devices of a memory that was lost take tasks again.
+    pub fn restore_memory(&mut self, memory: MemoryId) {
+        for device in self.machine.device_ids() {
+            if self.machine.memory_of(device) == memory {
+                self.lanes[device.row()].is_lost = false;
+            }
+        }
+    }
+
     /// What was done, in the order in which it ended.
     pub fn spans(&self) -> &[Span] {
         &self.spans

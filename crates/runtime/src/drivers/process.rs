@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::cpu::{Buffer, Code, Cpu};
+use super::cpu::{Buffer, Code, Cpu, Shared};
 use crate::{
     Completion, CopyOrder, Driver, HandleId, KernelInfo, Launch, Machine, MemoryId, Nanos, Wait,
 };
@@ -143,6 +143,21 @@ pub struct Process<B: Portable> {
     host: Cpu<B>,
     /// By memory; `None` for those of this process.
     links: Vec<Option<Link<B>>>,
+    /// Names of the kernels, in their order.
+    kernels: Vec<String>,
+    limits: Limits,
+}
+
+impl<B: Portable> Link<B> {
+    fn start(
+        own: (MemoryId, &[String]),
+        Peer { frames, .. }: Peer,
+        host: Arc<Shared<B>>,
+        limits: Limits,
+    ) -> Result<Self, StartError> {
+        let (line, threads) = Line::start(own, frames, host, limits)?;
+        Ok(Self { line, orders: Vec::new(), fetches: Vec::new(), threads })
+    }
 }
 
 impl<B: Portable> std::fmt::Debug for Process<B> {
@@ -170,19 +185,43 @@ impl<B: Portable> Process<B> {
         let mut links: Vec<Option<Link<B>>> = machine.memories().iter().map(|_| None).collect();
         let is_remote = |memory: MemoryId| workers.iter().any(|(of, _)| *of == memory);
         let host = Cpu::for_devices(machine, code, |id| !is_remote(machine.memory_of(id)))?;
-        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        for (memory, Peer { frames, .. }) in workers {
+        let kernels: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        for (memory, peer) in workers {
             let link = &mut links[memory.row()];
             if link.is_some() {
                 return Err(StartError::Twice(machine.memories()[memory.row()].name.clone()));
             }
-            let (line, threads) = Line::start((memory, &names), frames, host.shared(), limits)?;
-            *link = Some(Link { line, orders: Vec::new(), fetches: Vec::new(), threads });
+            *link = Some(Link::start((memory, &kernels), peer, host.shared(), limits)?);
         }
-        let lines = links.iter().map(|link| Some(Arc::downgrade(&link.as_ref()?.line)));
+        let own = Self { host, links, kernels, limits };
+        own.introduce();
+        Ok(own)
+    }
+
+    /// Another worker for a memory whose own one was lost, after the coordinator was told of the
+    /// loss. See [`crate::Coordinator::restore_memory`].
+    ///
+    /// # Errors
+    /// What the machine says otherwise than the worker, and threads that can't be had.
+    pub fn replace(
+        &mut self,
+        machine: &Machine,
+        memory: MemoryId,
+        peer: Peer,
+    ) -> Result<(), StartError> {
+        check(machine, memory, &peer.offer)?;
+        let shared = self.host.shared();
+        let link = Link::start((memory, &self.kernels), peer, shared, self.limits)?;
+        self.links[memory.row()] = Some(link);
+        self.introduce();
+        Ok(())
+    }
+
+    /// Tells the workers' lines of each other.
+    fn introduce(&self) {
+        let lines = self.links.iter().map(|link| Some(Arc::downgrade(&link.as_ref()?.line)));
         let lines: Vec<_> = lines.collect();
-        links.iter().flatten().for_each(|link| link.line.meet(lines.clone()));
-        Ok(Self { host, links })
+        self.links.iter().flatten().for_each(|link| link.line.meet(lines.clone()));
     }
 
     fn link(&mut self, memory: MemoryId) -> Option<&mut Link<B>> {

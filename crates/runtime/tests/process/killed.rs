@@ -1,15 +1,18 @@
 //! Real processes: results are those of one device, whoever is killed and when.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use het_runtime::drivers::cpu::Code;
 use het_runtime::drivers::process::{ConnectError, Limits, Listener, Token};
-use het_runtime::{HandleId, Mode, RunError, Task};
+use het_runtime::{HandleId, MemoryId, Mode, RunError, Task};
 
 use super::support::{FAR, HOLD, HOST, MIX, Program, Worker, listener, mix, program, register};
 
 const STEPS: usize = 5;
+
+/// Of the one worker.
+const FAR_MEMORY: MemoryId = MemoryId(1);
 
 /// Handles that go from step to step.
 const WEIGHTS: usize = 4;
@@ -158,7 +161,20 @@ fn a_worker_that_ends_is_told_and_what_only_it_can_do_is_refused_after() {
     program.submit(task.clone()).expect("nobody has heard of the end yet");
     let error = program.wait().expect_err("nobody else has the kernel").to_string();
     assert!(error.contains("memory 1 was lost: it closed the connection"), "{error}");
-    assert!(program.submit(task).is_err());
+    assert!(program.submit(task.clone()).is_err());
+
+    // Until another one has its place.
+    let _worker = Worker::start(&address);
+    let peer = listener.accept(&Limits::default()).expect("a worker");
+    let machine = Arc::clone(program.coordinator().machine());
+    program.driver_mut().replace(&machine, FAR_MEMORY, peer).expect("threads");
+    assert!(program.coordinator_mut().restore_memory(FAR_MEMORY));
+    assert!(!program.coordinator_mut().restore_memory(FAR_MEMORY), "it is not lost");
+    program.provide(handle, HOST).expect("room");
+    program.driver().put(handle, HOST, vec![1; super::support::BYTES]);
+    program.submit(task).expect("a device has the kernel");
+    program.wait().expect("the worker is there");
+    program.coordinator().check();
 }
 
 #[test]

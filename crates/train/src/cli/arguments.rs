@@ -198,6 +198,13 @@ pub struct Training {
     /// ui.perfetto.dev; 0 writes none
     #[arg(long, default_value_t = 10, value_name = "STEPS")]
     pub timeline_steps: u64,
+    /// Compute the held-out loss every so many steps; 0 never does [default: with workers a tenth
+    /// of all steps, on the slowest device while it has nothing else to do; without workers 0]
+    #[arg(long, value_name = "STEPS")]
+    pub validate_every: Option<u64>,
+    /// Held-out sequences that this is computed of, from the first on
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub validate_sequences: usize,
     /// Further processes, each of which computes a part of every batch, as large as it is fast; the
     /// cores of this one are divided among them
     #[arg(long, default_value_t = 0, value_name = "N")]

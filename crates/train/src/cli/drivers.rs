@@ -6,6 +6,7 @@ use crate::batch::{Batch, Sequence};
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::steps::Executor;
+use crate::workers::Workers;
 use crate::{drivers, tiny};
 use serde_json::{Value as Json, json};
 use std::io::{self, Read};
@@ -42,7 +43,7 @@ pub fn probe(name: &str) -> Result<ExitCode> {
     let name = drivers::resolve(name, None)?;
     let weights = Arc::new(tiny::weights(1));
     let adapter = Adapter::random(&weights.architecture, 2, 4.0, 1);
-    let mut executor = Executor::adapting(&weights, &adapter, Vec::new())?;
+    let mut executor = Executor::adapting(&weights, &adapter, Workers::default())?;
     let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
     executor.begin_step()?;
     executor.add_gradients(&Batch::pack([&sequence], 4))?;

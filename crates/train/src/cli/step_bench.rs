@@ -55,7 +55,7 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
         steps::serve(connection, architecture, adapter.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut workers = Workers::start(arguments.workers, None)?;
+    let workers = Workers::start(arguments.workers, None)?;
     let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
     let tokenizer = Tokenizer::of(&source)?;
     drop(source);
@@ -69,7 +69,7 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
             Start::Adapter { adapter, base_model: String::new(), weights: Arc::new(weights) }
         }
     };
-    let (_, mut executor) = start.into_parts(&tokenizer, workers.take_peers())?;
+    let (_, mut executor) = start.into_parts(&tokenizer, workers)?;
     executor.set_recompute(recompute(arguments.recompute));
     let batch = random_batch(batch, seq, scored, vocabulary);
     // The first step also pays for the buffers, so it is not counted.
@@ -110,8 +110,8 @@ fn measured(executor: &mut Executor, batch: &Batch, step: u64) -> Result<Measure
 }
 
 /// What a device did of all steps.
-fn worked(DeviceWork { device, tokens, seconds, lost }: &DeviceWork) -> Json {
-    json!({"device": device, "tokens": tokens, "seconds": seconds, "lost": lost})
+fn worked(DeviceWork { device, tokens, seconds, losses, .. }: &DeviceWork) -> Json {
+    json!({"device": device, "tokens": tokens, "seconds": seconds, "losses": losses})
 }
 
 /// Seconds by kind of work and by kernel, and the rate of whole products beside that of a large

@@ -16,12 +16,11 @@ use crate::split::{self, Split};
 use crate::steps::{self, DeviceWork, Executor, Recompute, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
-use crate::training::{self, Method, Outcome, Places, Prompts, Settings};
+use crate::training::{self, HeldOut, Method, Outcome, Places, Prompts, Settings};
 use crate::weights::{Source, Weights};
 use crate::workers::{self, Gang, Workers};
 use crate::{drivers, initial, samples, warm, whole};
 use het_core::Bytes;
-use het_runtime::drivers::process::Peer;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -88,7 +87,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     precision::check_training(&arguments.precision)?;
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
-    let mut workers = Workers::start(arguments.workers, gang.as_ref())?;
+    let workers = Workers::start(arguments.workers, gang.as_ref())?;
     let source = Source::open(weights)?;
     let architecture = source.architecture()?;
     architecture.check_length(arguments.seq)?;
@@ -97,10 +96,14 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let data = Split::open(&arguments.data, split::TRAIN, &tokenizer)?;
     let prompts =
         samples::prompts(arguments.samples, &arguments.data, &data, &tokenizer, &architecture)?;
-    let places = places(arguments, checkpoints, &method, &source, prompts)?;
+    let has_workers = arguments.workers > 0 || gang.is_some();
+    let held_out = held_out(arguments, has_workers, &tokenizer)?;
+    let places = places(arguments, checkpoints, &method, &source, (prompts, held_out))?;
     let settings = settings(arguments, method);
     settings.check(&architecture, &data)?;
-    let estimated = check_memory(arguments, &settings, &architecture, &data, &source)?;
+    let is_validated = places.held_out.every > 0;
+    let estimated =
+        check_memory((arguments, is_validated), &settings, &architecture, &data, &source)?;
     let start = Start::read(&settings, &source, weights)?;
     drop(source);
     let name = match early {
@@ -110,7 +113,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
             None => return Ok(ExitCode::from(EXIT_SAVED)),
         },
     };
-    let (trainable, mut executor) = start.into_parts(&tokenizer, workers.take_peers())?;
+    let (trainable, mut executor) = start.into_parts(&tokenizer, workers)?;
     executor.set_recompute(recompute(arguments.recompute));
     let computes = format!("driver `{name}`: {}", executor.detail());
     progress.driver(&name, executor.detail());
@@ -153,7 +156,7 @@ fn report(
             warn("hint: run the same command with `--resume` and that path to continue");
             Ok(ExitCode::from(EXIT_SAVED))
         }
-        Outcome::Finished { last_loss, totals, losses, answers, timeline } => {
+        Outcome::Finished { last_loss, totals, losses, held_out, answers, timeline } => {
             let samples = samples::decoded(&places.prompts, &answers, tokenizer)?;
             samples.iter().for_each(print_sample);
             let seconds = totals.useful_ns as f64 / 1e9;
@@ -176,7 +179,8 @@ fn report(
             let facts = [("training", did.clone())].into_iter().chain(facts).chain(timeline);
             let facts: Vec<_> = facts.collect();
             let (losses, samples, step) = (&losses, &samples, settings.steps);
-            let page = Page { title: &title, facts: &facts, losses, step, samples };
+            let held_out = &held_out;
+            let page = Page { title: &title, facts: &facts, losses, held_out, step, samples };
             // The result is there all the same.
             let said = match page.write(&places.output) {
                 Ok(path) => format!("report in {}", path.display()),
@@ -218,9 +222,13 @@ fn by_task(mut times: Vec<TaskTime>) -> String {
 /// What share of the tokens each device had: `cpu0 62 % in 31.0 s, …`
 fn by_device(work: &[DeviceWork]) -> String {
     let all: u64 = work.iter().map(|own| own.tokens).sum();
-    let told = work.iter().map(|DeviceWork { device, tokens, seconds, lost }| {
+    let told = work.iter().map(|DeviceWork { device, tokens, seconds, losses, is_lost }| {
         let share = 100.0 * *tokens as f64 / all.max(1) as f64;
-        let lost = lost.as_ref().map_or_else(String::new, |why| format!(", lost: {why}"));
+        let lost = match (losses.as_slice(), is_lost) {
+            ([], _) => String::new(),
+            ([.., last], true) => format!(", lost: {last}"),
+            ([.., last], false) => format!(", started again after a loss: {last}"),
+        };
         format!("{device} {share:.0} % of the tokens in {seconds:.1} s{lost}")
     });
     told.collect::<Vec<_>>().join("; ")
@@ -248,7 +256,7 @@ pub(super) fn recompute(asked: bool) -> Recompute {
 
 /// Refuses a run that would not fit, before weights are read; what this process will need of it.
 fn check_memory(
-    arguments: &Training,
+    (arguments, is_validated): (&Training, bool),
     settings: &Settings,
     architecture: &Architecture,
     data: &Split,
@@ -261,6 +269,7 @@ fn check_memory(
         data,
         program: memory::resident()?.saturating_sub(source.held_bytes()),
         workers: arguments.workers,
+        is_validated,
     };
     let available = memory::available()?;
     let available = arguments.memory.map_or(available, |most| most.0.min(available));
@@ -294,7 +303,7 @@ impl Start {
     pub(super) fn into_parts<'a>(
         self,
         tokenizer: &'a Tokenizer,
-        workers: Vec<Peer>,
+        workers: Workers,
     ) -> Result<(Trainable<'a>, Executor)> {
         match self {
             Self::Adapter { adapter, base_model, weights } => {
@@ -339,7 +348,7 @@ fn places(
     checkpoints: PathBuf,
     method: &Method,
     source: &Source,
-    prompts: Prompts,
+    (prompts, held_out): (Prompts, HeldOut),
 ) -> Result<Places> {
     Ok(Places {
         output: arguments.output.clone(),
@@ -349,7 +358,21 @@ fn places(
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
         identity: identity(&arguments.data, method, source)?,
         prompts,
+        held_out,
     })
+}
+
+/// What is validated while the run trains: nothing where there is no held-out data.
+fn held_out(arguments: &Training, has_workers: bool, tokenizer: &Tokenizer) -> Result<HeldOut> {
+    let every = arguments.validate_every.unwrap_or(match has_workers {
+        true => (arguments.steps / 10).max(1),
+        false => 0,
+    });
+    if every == 0 || arguments.validate_sequences == 0 {
+        return Ok(HeldOut::default());
+    }
+    let data = Split::open(&arguments.data, split::HELD_OUT, tokenizer)?;
+    HeldOut::read(&data, arguments.validate_sequences, arguments.seq, every)
 }
 
 /// What a resumed run must have in common with the run that it continues, beside its settings.

@@ -19,6 +19,7 @@ mod portable;
 mod replica;
 mod shares;
 mod tasks;
+mod validation;
 
 use crate::architecture::Architecture;
 use crate::batch::Batch;
@@ -30,17 +31,20 @@ use crate::lora::Adapter;
 use crate::optimiser::{AdamW, Request};
 use crate::precision;
 use crate::weights::{Layer, Outer, Parameters, Weights};
+use crate::workers::Workers;
 use activations::Keep;
 use content::{Content, Frozen};
-use het_runtime::drivers::process::{self, Connection, Peer};
-use het_runtime::{HandleId, Mode};
+use het_runtime::drivers::process::{self, Connection};
+use het_runtime::{ClassId, HandleId, Mode};
 use kernels::{Kernel, Kernels, Learns};
 use replica::{Replica, Shared};
 use shares::Shares;
 use std::sync::Arc;
-use tasks::{LostWorker, Tasks};
+use tasks::{LostWorker, Place, Tasks, Urgency};
+use validation::Validation;
 
 pub use tasks::TaskTime;
+pub use validation::Validated;
 
 use Mode::{Read, ReadWrite, Write};
 
@@ -76,7 +80,13 @@ pub struct Executor {
     learner: Option<Learner>,
     recompute: Recompute,
     step: StepUnderWay,
+    validation: Option<Validation>,
     work: Vec<DeviceWork>,
+    workers: Workers,
+    /// Classes of the workers that are not there.
+    absent: Vec<ClassId>,
+    /// What became of workers, for whoever watches.
+    news: Vec<String>,
 }
 
 /// The handles of what learns.
@@ -113,8 +123,9 @@ pub struct DeviceWork {
     pub tokens: u64,
     /// Of its own time.
     pub seconds: f64,
-    /// Why it is not there any more.
-    pub lost: Option<String>,
+    /// Why it was lost, each time that it was.
+    pub losses: Vec<String>,
+    pub is_lost: bool,
 }
 
 impl Executor {
@@ -125,40 +136,43 @@ impl Executor {
         let layers = hold_all(&mut tasks, frozen(weights))?;
         let outer = tasks.hold(Content::Outer(weights.parameters.outer.clone()))?;
         let detail = detail(weights.parameters.layers.first());
-        Self::new(tasks, kernels, (outer, detail), vec![layers])
+        Self::new((tasks, Workers::default()), kernels, (outer, detail), vec![layers])
     }
 
     /// Of an adapter beside weights that stay. Each replica has the weights twice: as they are, and
     /// with the adapter worked in, from the first step on.
-    pub fn adapting(weights: &Arc<Weights>, adapter: &Adapter, workers: Vec<Peer>) -> Result<Self> {
+    pub fn adapting(
+        weights: &Arc<Weights>,
+        adapter: &Adapter,
+        mut workers: Workers,
+    ) -> Result<Self> {
         let learns = Learns::Adapter(adapter.with_values(Vec::new()));
         let kernels = Arc::new(Kernels::new(weights.architecture.clone(), learns));
-        let mut tasks = Tasks::new(&kernels, workers)?;
+        let mut tasks = Tasks::new(&kernels, workers.take_peers())?;
         let Parameters { outer, layers } = &weights.parameters;
         let outer = tasks.hold(Content::Outer(outer.clone()))?;
         let base = hold_all(&mut tasks, frozen(weights))?;
         let copies = layers.iter().map(|layer| Content::Layer(Box::new(layer.clone())));
         let mut merged = vec![hold_all(&mut tasks, copies)?];
         for _ in tasks.classes().skip(1) {
-            // The first task that uses one makes it of the base.
-            let own = frozen(weights).map(|base| tasks.register(base.bytes()));
-            merged.push(own.collect::<Result<_>>()?);
+            merged.push(tasks.register_like(&base)?);
         }
         let places = (0..layers.len()).map(|layer| adapter.place(layer));
         let values = places.clone().map(|place| Content::Values(adapter.values[place].to_vec()));
         let values = hold_all(&mut tasks, values)?;
         let moments = places.map(|place| AdamW::new(place.len()));
         let learner = Learner::new(&mut tasks, (base, values), moments)?;
-        let mut own = Self::new(tasks, kernels, (outer, detail(layers.first())), merged)?;
+        let detail = detail(layers.first());
+        let mut own = Self::new((tasks, workers), kernels, (outer, detail), merged)?;
         own.learner = Some(learner);
         Ok(own)
     }
 
     /// Of weights that all learn: this process has no other copy of them.
-    pub fn learning(weights: Weights, workers: Vec<Peer>) -> Result<Self> {
+    pub fn learning(weights: Weights, mut workers: Workers) -> Result<Self> {
         let Weights { architecture, parameters: Parameters { outer, layers }, .. } = weights;
         let kernels = Arc::new(Kernels::new(architecture, Learns::All));
-        let mut tasks = Tasks::new(&kernels, workers)?;
+        let mut tasks = Tasks::new(&kernels, workers.take_peers())?;
         let detail = detail(layers.first());
         let outer = tasks.hold(Content::Outer(outer))?;
         let layers = layers.into_iter().map(|layer| Content::Layer(Box::new(layer)));
@@ -167,26 +181,27 @@ impl Executor {
         let moments = kernels.zeros().map(|zero| AdamW::new(kernels::count(&zero)));
         let learner = Learner::new(&mut tasks, (Vec::new(), values), moments)?;
         let layers = tasks.classes().map(|_| layers.clone()).collect();
-        let mut own = Self::new(tasks, kernels, (outer, detail), layers)?;
+        let mut own = Self::new((tasks, workers), kernels, (outer, detail), layers)?;
         own.learner = Some(learner);
         Ok(own)
     }
 
     fn new(
-        mut tasks: Tasks,
+        (mut tasks, workers): (Tasks, Workers),
         kernels: Arc<Kernels>,
         (outer, detail): (HandleId, String),
         layers: Vec<Vec<HandleId>>,
     ) -> Result<Self> {
         let replicas = tasks.classes().zip(layers);
         let replicas = replicas
-            .map(|(class, layers)| Replica::new(&mut tasks, &kernels, class, layers))
+            .map(|(class, layers)| Replica::new(&mut tasks, &kernels, Place::usual(class), layers))
             .collect::<Result<Vec<_>>>()?;
         let work = replicas.iter().map(|own| DeviceWork {
             device: own.name.clone(),
             tokens: 0,
             seconds: 0.0,
-            lost: None,
+            losses: Vec::new(),
+            is_lost: false,
         });
         let detail = match replicas.len() - 1 {
             0 => detail,
@@ -204,6 +219,10 @@ impl Executor {
             learner: None,
             recompute: Recompute::default(),
             step: StepUnderWay::default(),
+            validation: None,
+            workers,
+            absent: Vec::new(),
+            news: Vec::new(),
         })
     }
 
@@ -221,6 +240,16 @@ impl Executor {
         &self.work
     }
 
+    /// Devices that are there.
+    pub fn devices(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// What became of workers since this was asked last.
+    pub fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.recompute = recompute;
     }
@@ -229,8 +258,39 @@ impl Executor {
     pub fn begin_step(&mut self) -> Result<()> {
         self.settle()?;
         self.forget_lost()?;
+        self.let_in()?;
         self.step.batches.clear();
         self.begin()
+    }
+
+    /// Gives workers that have come in the place of lost ones a replica each.
+    fn let_in(&mut self) -> Result<()> {
+        let Self { tasks, learner: Some(learner), replicas, .. } = self else { return Ok(()) };
+        let mut still = Vec::new();
+        for class in self.absent.drain(..) {
+            let Some(peer) = self.workers.replacement(worker(class)) else {
+                still.push(class);
+                continue;
+            };
+            let name = tasks.device(class).0.to_owned();
+            if let Err(error) = tasks.replace(class, peer) {
+                self.news.push(format!("{name} came again and is not let in: {error}"));
+                self.workers.give_up(worker(class));
+                still.push(class);
+                continue;
+            }
+            let layers = match learner.base.is_empty() {
+                true => replicas[0].layers.clone(),
+                false => tasks.register_like(&learner.base)?,
+            };
+            replicas.push(Replica::new(tasks, &self.kernels, Place::usual(class), layers)?);
+            self.shares.add();
+            let work = self.work.iter_mut().find(|work| work.device == name);
+            work.into_iter().for_each(|work| work.is_lost = false);
+            self.news.push(format!("{name} is there again"));
+        }
+        self.absent = still;
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -241,7 +301,8 @@ impl Executor {
         }
         let Self { tasks, replicas, .. } = self;
         replicas.iter_mut().try_for_each(|replica| replica.begin_step(tasks))?;
-        self.step.began = self.replicas.iter().map(|own| self.tasks.device(own.class).1).collect();
+        self.step.began =
+            self.replicas.iter().map(|own| self.tasks.device(own.place.class).1).collect();
         Ok(())
     }
 
@@ -252,7 +313,7 @@ impl Executor {
             let handles = learner.base.iter().zip(&learner.values).zip(&replica.layers);
             for (index, ((base, values), layer)) in handles.enumerate() {
                 let accesses = [(*base, Read), (*values, Read), (*layer, Write)];
-                tasks.submit(replica.class, Kernel::Merge, index, accesses)?;
+                tasks.submit(replica.place, (Kernel::Merge, index), accesses)?;
             }
         }
         Ok(())
@@ -340,11 +401,20 @@ impl Executor {
     fn forget_lost(&mut self) -> Result<bool> {
         let lost = self.tasks.take_lost();
         for LostWorker { class, name, reason } in &lost {
-            let Some(row) = self.replicas.iter().position(|own| own.class == *class) else {
+            let Some(row) = self.replicas.iter().position(|own| own.place.class == *class) else {
                 continue;
             };
-            let work = self.work.iter_mut().find(|work| work.device == *name);
-            work.into_iter().for_each(|work| work.lost = Some(reason.clone()));
+            if let Some(work) = self.work.iter_mut().find(|work| work.device == *name) {
+                work.losses.push(reason.clone());
+                work.is_lost = true;
+            }
+            self.news.push(format!("{name} is lost: {reason}; the others go on"));
+            self.workers.give_up(worker(*class));
+            self.absent.push(*class);
+            if let Some(validation) = self.validation.take_if(|own| own.place().class == *class) {
+                self.news.push(format!("a validation is lost with {name}"));
+                validation.release(&mut self.tasks)?;
+            }
             self.shares.remove(row);
             let replica = self.replicas.remove(row);
             let is_adapting = self.learner.as_ref().is_some_and(|own| !own.base.is_empty());
@@ -359,18 +429,18 @@ impl Executor {
         let Self { tasks, learner: Some(learner), replicas, .. } = self else {
             return Err(no_learner());
         };
-        let Replica { class, loss, ref gradients, .. } = replicas[0];
+        let Replica { place, loss, ref gradients, .. } = replicas[0];
         let Learner { rule, .. } = *learner;
         tasks.give(learner.request, request)?;
         let first = [(learner.request, Read), (loss, Read), (rule, Write)];
         let all = gradients.iter().map(|gradient| (*gradient, Read));
-        tasks.submit(class, Kernel::Norm, 0, first.into_iter().chain(all))?;
+        tasks.submit(place, (Kernel::Norm, 0), first.into_iter().chain(all))?;
         let Learner { values, moments, are_finite, .. } = &*learner;
         let handles = values.iter().zip(gradients).zip(moments).zip(are_finite);
         for (((values, gradient), moments), is_finite) in handles {
             let own = [(*values, ReadWrite), (*gradient, Read), (*moments, ReadWrite)];
             let accesses = [(rule, Read)].into_iter().chain(own).chain([(*is_finite, Write)]);
-            tasks.submit(class, Kernel::Update, 0, accesses)?;
+            tasks.submit(place, (Kernel::Update, 0), accesses)?;
         }
         let flags = are_finite.clone();
         self.settle()?;
@@ -396,15 +466,17 @@ impl Executor {
         if self.replicas.len() == 1 {
             return Ok(());
         }
-        for (row, (replica, began)) in self.replicas.iter().zip(&self.step.began).enumerate() {
-            let (name, seconds) = self.tasks.device(replica.class);
+        let mut step = Vec::new();
+        for (replica, began) in self.replicas.iter().zip(&self.step.began) {
+            let (name, seconds) = self.tasks.device(replica.place.class);
             let seconds = seconds - began;
-            self.shares.measured(row, replica.tokens, seconds);
+            step.push((replica.tokens, seconds));
             if let Some(work) = self.work.iter_mut().find(|work| work.device == name) {
                 work.tokens += replica.tokens as u64;
                 work.seconds += seconds;
             }
         }
+        self.shares.measured(&step);
         Ok(())
     }
 
@@ -426,6 +498,31 @@ impl Executor {
     fn settle(&mut self) -> Result<()> {
         self.tasks.wait()?;
         self.step.handles.drain(..).try_for_each(|batch| self.tasks.release(batch))
+    }
+
+    /// Begins to compute the held-out loss of what has been learned so far: where there are
+    /// several devices on the slowest of them, and only while it has nothing else to do.
+    pub fn begin_validation(&mut self, batches: &[Batch]) -> Result<()> {
+        self.settle()?;
+        let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
+            return Err(no_learner());
+        };
+        let class = replicas[self.shares.slowest()].place.class;
+        let place = Place { class, urgency: Urgency::Background };
+        let begun = Validation::begin(tasks, kernels, (learner, *outer), place, batches)?;
+        self.validation = Some(begun);
+        Ok(())
+    }
+
+    /// What came of the validation that was begun last, once it has ended; waits for that where it
+    /// is to. `None` where none is under way any more.
+    pub fn take_validated(&mut self, is_to_wait: bool) -> Result<Option<Validated>> {
+        if !is_to_wait && self.tasks.has_background() {
+            return Ok(None);
+        }
+        self.tasks.wait_for_all()?;
+        self.forget_lost()?;
+        self.validation.take().map(|own| own.end(&mut self.tasks)).transpose()
     }
 
     /// Loss summed over the scored rows.
@@ -667,6 +764,11 @@ impl Learner {
         let [request, rule] = [tasks.register(small)?, tasks.register(small)?];
         Ok(Self { base, values, moments, are_finite, request, rule })
     }
+}
+
+/// The worker of a class: the first one is this process's own.
+fn worker(class: ClassId) -> usize {
+    class.row() - 1
 }
 
 fn hold_all(

@@ -4,17 +4,17 @@
 use super::activations::{Activations, Keep};
 use super::kernels::{Kernel, Kernels, Learns};
 use super::no_learner;
-use super::tasks::Tasks;
+use super::tasks::{Place, Tasks, Urgency};
 use crate::batch::Batch;
 use crate::blocks::rotation::Table;
 use crate::error::Result;
+use het_runtime::HandleId;
 use het_runtime::Mode::{Read, ReadWrite, Write};
-use het_runtime::{ClassId, HandleId};
 
 #[derive(Debug)]
 pub(super) struct Replica {
-    /// Of its device, and of no other.
-    pub class: ClassId,
+    /// Its device, and how urgent what it does is.
+    pub place: Place,
     pub name: String,
     /// The layers that it computes with: those that learn are the same handles for all replicas.
     pub layers: Vec<HandleId>,
@@ -22,7 +22,7 @@ pub(super) struct Replica {
     /// How many positions they have.
     reached: usize,
     pub activations: Activations,
-    /// What its batches of the step add up to, for all that learns.
+    /// What its batches of the step add up to, for all that learns; none where it only scores.
     pub gradients: Vec<HandleId>,
     /// Summed over the scored rows of those batches.
     pub loss: HandleId,
@@ -43,16 +43,17 @@ impl Replica {
     pub fn new(
         tasks: &mut Tasks,
         kernels: &Kernels,
-        class: ClassId,
+        place: Place,
         layers: Vec<HandleId>,
     ) -> Result<Self> {
         // The first task that uses one makes it.
         let angles = tasks.register(size_of::<Table>() as u64)?;
-        let gradients = kernels.zeros().map(|zero| tasks.register(zero.bytes()));
+        let zeros = (place.urgency != Urgency::Background).then(|| kernels.zeros());
+        let gradients = zeros.into_iter().flatten().map(|zero| tasks.register(zero.bytes()));
         let gradients = gradients.collect::<Result<_>>()?;
         Ok(Self {
-            name: tasks.device(class).0.to_owned(),
-            class,
+            name: tasks.device(place.class).0.to_owned(),
+            place,
             layers,
             angles,
             reached: 0,
@@ -67,7 +68,7 @@ impl Replica {
     pub fn begin_step(&mut self, tasks: &mut Tasks) -> Result<()> {
         self.tokens = 0;
         for (index, gradient) in self.gradients.iter().enumerate() {
-            tasks.submit(self.class, Kernel::Clear, index, [(*gradient, Write)])?;
+            tasks.submit(self.place, (Kernel::Clear, index), [(*gradient, Write)])?;
         }
         tasks.give(self.loss, 0.0)
     }
@@ -87,12 +88,12 @@ impl Replica {
         if batch.longest() > self.reached {
             self.reached = batch.longest();
             let angles = [(self.angles, Write)];
-            tasks.submit(self.class, Kernel::Angles, self.reached, angles)?;
+            tasks.submit(self.place, (Kernel::Angles, self.reached), angles)?;
         }
         let handle = tasks.hold(batch.clone())?;
         let first = self.activations.input(0, keep);
         let accesses = [(shared.outer, Read), (handle, Read), (first, Write)];
-        tasks.submit(self.class, Kernel::Embedding, 0, accesses)?;
+        tasks.submit(self.place, (Kernel::Embedding, 0), accesses)?;
         let kernel = match keep {
             Keep::Everything => Kernel::LayerForward,
             Keep::Inputs | Keep::Result => Kernel::LayerForwardOnly,
@@ -115,7 +116,7 @@ impl Replica {
             (self.activations.input(index, keep), self.activations.tape(index, keep));
         let own = [(self.layers[index], Read), (self.angles, Read), (batch, Read), (input, Read)];
         let accesses = own.into_iter().chain([(tape, Write), (out, Write)]);
-        tasks.submit(self.class, kernel, index, accesses)
+        tasks.submit(self.place, (kernel, index), accesses)
     }
 
     /// Submits the loss of a batch that was taken through all layers, into this handle.
@@ -128,7 +129,7 @@ impl Replica {
     ) -> Result<()> {
         let last = self.activations.input(self.layers.len(), Keep::Result);
         let accesses = [(outer, Read), (batch, Read), (last, Read), (loss, Write)];
-        tasks.submit(self.class, Kernel::Loss, 0, accesses)
+        tasks.submit(self.place, (Kernel::Loss, 0), accesses)
     }
 
     /// Submits loss and gradients of a batch that was taken through all layers.
@@ -150,7 +151,7 @@ impl Replica {
         };
         let own = [(outer, Read), (batch, Read), (last, Read), (self.loss, ReadWrite)];
         let into = [(stream, Write)].into_iter().chain(ends);
-        tasks.submit(self.class, Kernel::Head, 0, own.into_iter().chain(into))?;
+        tasks.submit(self.place, (Kernel::Head, 0), own.into_iter().chain(into))?;
         for index in (0..count).rev() {
             if keep == Keep::Inputs {
                 // Nobody needs the last layer's result any more.
@@ -162,11 +163,11 @@ impl Replica {
             let changed = [tape, stream, gradients[index]].map(|own| (own, ReadWrite));
             let values = values.get(index).map(|values| (*values, Read));
             let accesses = read.into_iter().chain(changed).chain(values);
-            tasks.submit(self.class, Kernel::LayerBackward, index, accesses)?;
+            tasks.submit(self.place, (Kernel::LayerBackward, index), accesses)?;
         }
         let Some(ends) = ends else { return Ok(()) };
         let own = [(outer, Read), (batch, Read), (stream, Read), ends];
-        tasks.submit(self.class, Kernel::EmbeddingBackward, 0, own)
+        tasks.submit(self.place, (Kernel::EmbeddingBackward, 0), own)
     }
 
     /// Submits what adds the sums of another replica to its own, last layer first: its gradient is
@@ -175,7 +176,8 @@ impl Replica {
         let sums = self.gradients.iter().zip(&other.gradients).rev();
         for (own, other) in sums.chain([(&self.loss, &other.loss)]) {
             let accesses = [(*own, ReadWrite), (*other, Read)];
-            tasks.submit_urgent(self.class, Kernel::Add, accesses)?;
+            let place = Place { urgency: Urgency::Urgent, ..self.place };
+            tasks.submit(place, (Kernel::Add, 0), accesses)?;
         }
         Ok(())
     }

@@ -6,66 +6,121 @@ use std::ops::Range;
 /// What of a new speed counts: the rest is of the steps before.
 const WEIGHT: f64 = 0.5;
 
+/// A replica without a part is tried again with one sequence once that would take no more than one
+/// part in so many of the time that it did nothing: it may be faster by now.
+const TRIED: f64 = 50.0;
+
 /// Halvings of the range that a step's time is looked for in.
 const HALVINGS: usize = 50;
 
-/// The speed of each replica in tokens a second, as measured over the last steps.
+/// How fast each replica is, as measured over the last steps.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shares {
-    /// `None` before its first batch.
-    speeds: Vec<Option<f64>>,
+    replicas: Vec<Measured>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Measured {
+    /// Tokens a second; `None` before its first batch.
+    speed: Option<f64>,
+    /// Seconds of steps without a part for it.
+    unused: f64,
 }
 
 impl Shares {
     pub fn new(replicas: usize) -> Self {
-        Self { speeds: vec![None; replicas] }
+        Self { replicas: vec![Measured::default(); replicas] }
     }
 
-    /// A replica computed so many tokens within so many seconds of its own time.
-    pub fn measured(&mut self, replica: usize, tokens: usize, seconds: f64) {
-        if tokens > 0 && seconds > 0.0 {
-            let speed = tokens as f64 / seconds;
-            let own = &mut self.speeds[replica];
-            *own = Some(own.map_or(speed, |before| before + WEIGHT * (speed - before)));
+    /// What each replica computed in a step: tokens, and seconds of its own time.
+    pub fn measured(&mut self, step: &[(usize, f64)]) {
+        let length = step.iter().fold(0.0, |longest: f64, (_, seconds)| longest.max(*seconds));
+        for (own, (tokens, seconds)) in self.replicas.iter_mut().zip(step) {
+            if *tokens == 0 {
+                own.unused += length;
+            } else if *seconds > 0.0 {
+                let speed = *tokens as f64 / seconds;
+                let mean = |before| before + WEIGHT * (speed - before);
+                *own = Measured { speed: Some(own.speed.map_or(speed, mean)), unused: 0.0 };
+            }
         }
+    }
+
+    /// Another replica, behind the others.
+    pub fn add(&mut self) {
+        self.replicas.push(Measured::default());
+    }
+
+    /// The replica that is worth least.
+    pub fn slowest(&self) -> usize {
+        let speed = |row: &usize| self.replicas[*row].speed.unwrap_or(0.0);
+        let rows = 0..self.replicas.len();
+        // Of equals the last: the first one has more to do.
+        rows.rev().min_by(|a, b| speed(a).total_cmp(&speed(b))).unwrap_or(0)
     }
 
     /// The replica is gone.
     pub fn remove(&mut self, replica: usize) {
-        self.speeds.remove(replica);
+        self.replicas.remove(replica);
     }
 
     /// The sequences of a batch for each replica, one behind the other, such that the last one is
     /// done as early as can be. One that was never measured is taken for as fast as the others are
     /// in the mean.
     pub fn cut(&self, batch: &Batch) -> Vec<Range<usize>> {
-        let known = self.speeds.iter().flatten();
+        let known = self.replicas.iter().filter_map(|own| own.speed);
         let (sum, count) = known.fold((0.0, 0), |(sum, count), speed| (sum + speed, count + 1));
         let mean = if count > 0 { sum / f64::from(count) } else { 1.0 };
-        let speeds: Vec<f64> = self.speeds.iter().map(|speed| speed.unwrap_or(mean)).collect();
-        let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+        let mut speeds: Vec<f64> =
+            self.replicas.iter().map(|own| own.speed.unwrap_or(mean)).collect();
+        let tried = self.tried(batch);
+        let from = match tried {
+            Some(replica) => {
+                speeds[replica] = 0.0;
+                1
+            }
+            None => 0,
+        };
+        let moving = speeds.iter().copied().filter(|speed| *speed > 0.0);
+        let slowest = moving.fold(f64::INFINITY, f64::min);
         let (mut short, mut long) = (0.0, batch.tokens.len() as f64 / slowest);
         for _ in 0..HALVINGS {
             let middle = (short + long) / 2.0;
-            match within(&speeds, batch, middle).is_some() {
+            match within(&speeds, (batch, from), middle).is_some() {
                 true => long = middle,
                 false => short = middle,
             }
         }
-        within(&speeds, batch, long).unwrap_or_else(|| {
-            let all = 0..batch.sequences();
+        let mut ranges = within(&speeds, (batch, from), long).unwrap_or_else(|| {
+            let all = from..batch.sequences();
             let none = all.end..all.end;
             let others = std::iter::repeat_n(none, speeds.len() - 1);
             [all].into_iter().chain(others).collect()
+        });
+        if let Some(replica) = tried {
+            ranges[replica] = 0..from;
+        }
+        ranges
+    }
+
+    /// The replica that gets the first sequence, whatever comes of it.
+    fn tried(&self, batch: &Batch) -> Option<usize> {
+        let tokens = *batch.bounds.get(1)? as f64;
+        self.replicas.iter().position(|Measured { speed, unused }| {
+            speed.is_some_and(|speed| *unused >= TRIED * tokens / speed)
         })
     }
 }
 
-/// The sequences of each replica where each takes what it can within so many seconds; `None` where
-/// some are left.
-fn within(speeds: &[f64], batch: &Batch, seconds: f64) -> Option<Vec<Range<usize>>> {
+/// The sequences of each replica, from this one on, where each takes what it can within so many
+/// seconds; `None` where some are left.
+fn within(
+    speeds: &[f64],
+    (batch, from): (&Batch, usize),
+    seconds: f64,
+) -> Option<Vec<Range<usize>>> {
     let count = batch.sequences();
-    let mut start = 0;
+    let mut start = from;
     let ranges = speeds.iter().map(|speed| {
         let first = start;
         while start < count
@@ -94,7 +149,8 @@ mod tests {
     }
 
     fn shares(speeds: &[f64]) -> Shares {
-        Shares { speeds: speeds.iter().map(|speed| Some(*speed)).collect() }
+        let measured = |speed: &f64| Measured { speed: Some(*speed), unused: 0.0 };
+        Shares { replicas: speeds.iter().map(measured).collect() }
     }
 
     #[test]
@@ -111,10 +167,27 @@ mod tests {
     fn a_replica_that_slows_down_gets_less_within_a_few_steps() {
         let mut shares = shares(&[1.0, 1.0]);
         for _ in 0..4 {
-            shares.measured(1, 10, 40.0);
+            shares.measured(&[(10, 10.0), (10, 40.0)]);
         }
         let cut = shares.cut(&batch(&[10; 20]));
         assert!(cut[0].len() >= 15, "{cut:?}");
+    }
+
+    #[test]
+    fn a_replica_without_a_part_is_tried_now_and_then() {
+        let mut shares = shares(&[100.0, 1.0]);
+        let even = batch(&[10; 16]);
+        let mut steps = 0;
+        // A step takes 1.6 s, and a sequence on the slow one 10 s.
+        while shares.cut(&even) == [0..16, 16..16] {
+            shares.measured(&[(160, 1.6), (0, 0.0)]);
+            steps += 1;
+        }
+        assert_eq!(steps, 313, "a fiftieth of 313 steps are 10 s");
+        assert_eq!(shares.cut(&even), [1..16, 0..1]);
+        shares.measured(&[(150, 1.5), (10, 0.1)]);
+        let cut = shares.cut(&even);
+        assert!(cut[1].len() >= 4, "it is faster than it was: {cut:?}");
     }
 
     proptest! {

@@ -9,8 +9,8 @@ use het_core::Bytes;
 use het_runtime::drivers::cpu;
 use het_runtime::drivers::process::{Limits, Peer, Process};
 use het_runtime::{
-    Begin, Cause, ClassId, Coordinator, Device, HandleId, KernelInfo, KernelTime, Link, Loss,
-    Machine, Memory, MemoryId, Mode, Model, RunError, Runtime, Task, schedulers::SCHEDULERS,
+    BACKGROUND, Begin, Cause, ClassId, Coordinator, Device, HandleId, KernelInfo, KernelTime, Link,
+    Loss, Machine, Memory, MemoryId, Mode, Model, RunError, Runtime, Task, schedulers::SCHEDULERS,
 };
 use std::fmt::Display;
 use std::sync::Arc;
@@ -26,6 +26,30 @@ const LATENCY_NS: u64 = 50_000;
 pub(super) struct Tasks {
     runtime: Runtime<Process<Content>>,
     lost: Vec<LostWorker>,
+}
+
+/// Which device a task is for, and what it is before and behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub class: ClassId,
+    pub urgency: Urgency,
+}
+
+/// The priority of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(super) enum Urgency {
+    /// Where the device has nothing else to do; no step waits for it.
+    Background = BACKGROUND,
+    Usual = 0,
+    /// Before all else.
+    Urgent = 1,
+}
+
+impl Place {
+    pub fn usual(class: ClassId) -> Self {
+        Self { class, urgency: Urgency::Usual }
+    }
 }
 
 /// A worker that is not there any more, and why.
@@ -108,6 +132,18 @@ impl Tasks {
         self.runtime.register(bytes, None).map_err(failed)
     }
 
+    /// Handles as large as others, which tasks write first.
+    pub fn register_like(&mut self, others: &[HandleId]) -> Result<Vec<HandleId>> {
+        let bytes = |handle: &HandleId| self.runtime.coordinator().data().bytes(*handle);
+        let all: Vec<u64> = others.iter().map(bytes).collect();
+        all.into_iter().map(|bytes| self.register(bytes)).collect()
+    }
+
+    /// The contents of handles.
+    pub fn copies(&mut self, handles: &[HandleId]) -> Result<Vec<Content>> {
+        handles.iter().map(|handle| self.look(*handle, Content::clone)).collect()
+    }
+
     /// A handle with content.
     pub fn hold(&mut self, content: impl Into<Content>) -> Result<HandleId> {
         let content = content.into();
@@ -124,27 +160,12 @@ impl Tasks {
 
     pub fn submit(
         &mut self,
-        class: ClassId,
-        kernel: Kernel,
-        parameter: usize,
+        Place { class, urgency }: Place,
+        (kernel, parameter): (Kernel, usize),
         accesses: impl IntoIterator<Item = (HandleId, Mode)>,
     ) -> Result<()> {
-        let task = Task::new(kernel.id(), accesses).parameter(parameter as u64);
-        self.add(task.class(class))
-    }
-
-    /// The same before all that is not urgent.
-    pub fn submit_urgent(
-        &mut self,
-        class: ClassId,
-        kernel: Kernel,
-        accesses: impl IntoIterator<Item = (HandleId, Mode)>,
-    ) -> Result<()> {
-        self.add(Task::new(kernel.id(), accesses).class(class).priority(1))
-    }
-
-    fn add(&mut self, task: Task) -> Result<()> {
-        let submitted = self.runtime.submit(task).map(|_| ());
+        let task = Task::new(kernel.id(), accesses).parameter(parameter as u64).class(class);
+        let submitted = self.runtime.submit(task.priority(urgency as i32)).map(|_| ());
         submitted.or_else(|error| self.refused(error))
     }
 
@@ -159,13 +180,31 @@ impl Tasks {
         self.runtime.flush();
     }
 
-    /// Waits for all tasks.
+    /// Waits for all tasks but those in the background.
     ///
     /// # Errors
     /// What a kernel said that failed, or its panic, and work that was lost with a worker. A worker
-    /// that is lost while it has nothing to do is no error.
+    /// that is lost while it has nothing else to do is no error.
     pub fn wait(&mut self) -> Result<()> {
         let waited = self.runtime.wait();
+        self.waited(waited)
+    }
+
+    /// Waits for all tasks.
+    ///
+    /// # Errors
+    /// As [`Tasks::wait`].
+    pub fn wait_for_all(&mut self) -> Result<()> {
+        let waited = self.runtime.wait_for_all();
+        self.waited(waited)
+    }
+
+    /// Whether something goes on in the background.
+    pub fn has_background(&self) -> bool {
+        self.runtime.coordinator().background() > 0
+    }
+
+    fn waited(&mut self, waited: std::result::Result<(), RunError>) -> Result<()> {
         let losses = match &waited {
             Err(RunError::Lost(losses)) => losses.clone(),
             _ => self.runtime.take_mended(),
@@ -186,12 +225,25 @@ impl Tasks {
         self.lost.push(LostWorker { class, name, reason });
     }
 
+    /// Another worker in the place of one that was lost.
+    ///
+    /// # Errors
+    /// One that can't be driven; the place stays empty.
+    pub fn replace(&mut self, class: ClassId, worker: Peer) -> Result<()> {
+        let (machine, memory) =
+            (Arc::clone(self.runtime.coordinator().machine()), MemoryId(class.0));
+        self.runtime.driver_mut().replace(&machine, memory, worker).map_err(failed)?;
+        self.runtime.coordinator_mut().restore_memory(memory);
+        Ok(())
+    }
+
     /// Workers that were lost since this was asked last.
     pub fn take_lost(&mut self) -> Vec<LostWorker> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Waits for all tasks, and takes the content of a handle out of this process's memory.
+    /// Waits for what is not in the background, and takes the content of a handle out of this
+    /// process's memory.
     pub fn take(&mut self, handle: HandleId) -> Result<Content> {
         self.bring(handle)?;
         Ok(self.runtime.driver().put(handle, HOST, Content::Empty))
@@ -204,7 +256,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Waits for all tasks, and takes a look at a handle's content.
+    /// Waits for what is not in the background, and takes a look at a handle's content.
     pub fn look<R>(&mut self, handle: HandleId, look: impl FnOnce(&Content) -> R) -> Result<R> {
         self.bring(handle)?;
         Ok(self.runtime.driver().look(handle, HOST, look))
@@ -212,8 +264,11 @@ impl Tasks {
 
     fn bring(&mut self, handle: HandleId) -> Result<()> {
         self.wait()?;
-        self.runtime.replicate(handle, HOST);
-        self.wait()
+        match self.runtime.bring(handle, HOST) {
+            true => Ok(()),
+            // What was lost with it is told first.
+            false => self.refused("a content is nowhere"),
+        }
     }
 
     /// Begins to note what every stream does.

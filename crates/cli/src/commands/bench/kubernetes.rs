@@ -22,7 +22,7 @@ pub struct KubernetesBenchArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "500,5000")]
     #[arg(value_parser = clap::value_parser!(u32).range(64..=10_000))]
     pub nodes: Vec<u32>,
-    /// Pods of one GPU, eight a node at most.
+    /// Pods, and then jobs, of one GPU: eight a node at most.
     #[arg(long, value_name = "N", default_value_t = 4_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=40_000))]
     pub pods: u32,
@@ -35,7 +35,7 @@ pub struct KubernetesBenchArgs {
 }
 
 /// Columns of a table of clusters.
-const KUBERNETES: [Column; 11] = [
+const KUBERNETES: [Column; 13] = [
     Column("NODES", "nodes", Shown::Always),
     Column("PODS", "pods", Shown::Always),
     Column("PODS_PER_S", "pods_per_s", Shown::Always),
@@ -44,6 +44,8 @@ const KUBERNETES: [Column; 11] = [
     Column("KUBE_SCHEDULER_CPU_US", "kube_scheduler_cpu_us_per_bind", Shown::Always),
     Column("GANG_DECISION_MS", "gang512_decision_ms", Shown::Always),
     Column("GANG_BOUND_S", "gang512_bound_s", Shown::Always),
+    Column("JOBS_CREATED_S", "training_jobs_created_s", Shown::Always),
+    Column("JOBS_BOUND_S", "training_jobs_bound_s", Shown::Always),
     Column("UNSCHEDULABLE_S", "unschedulable_s", Shown::Always),
     Column("RSS_MIB", "rss_mib", Shown::Always),
     Column("RECOVERY_S", "recovery_s", Shown::Always),

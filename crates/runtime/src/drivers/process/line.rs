@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Error, ErrorKind, Write};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -105,7 +105,7 @@ pub struct Line<B> {
     state: Mutex<State>,
     socket: Socket,
     /// Workers by memory.
-    others: OnceLock<Vec<Option<Weak<Line<B>>>>>,
+    others: Mutex<Vec<Option<Weak<Line<B>>>>>,
 }
 
 impl<B: Portable> Line<B> {
@@ -128,7 +128,7 @@ impl<B: Portable> Line<B> {
             lane: Lane::default(),
             state: Mutex::new(State::new(Instant::now())),
             socket: socket.try_clone()?,
-            others: OnceLock::new(),
+            others: Mutex::default(),
         });
         let named = |what: &str| thread::Builder::new().name(format!("{what} {}", memory.0));
         let own = Arc::clone(&line);
@@ -147,7 +147,7 @@ impl<B: Portable> Line<B> {
 
     /// Those to which contents may have to go on.
     pub fn meet(&self, others: Vec<Option<Weak<Self>>>) {
-        let _ = self.others.set(others);
+        *self.others() = others;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -155,15 +155,20 @@ impl<B: Portable> Line<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn others(&self) -> MutexGuard<'_, Vec<Option<Weak<Self>>>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Another worker's line, as long as it is there.
     fn other(&self, memory: MemoryId) -> Option<Arc<Self>> {
-        self.others.get()?.get(memory.row())?.as_ref()?.upgrade()
+        self.others().get(memory.row())?.as_ref()?.upgrade()
     }
 
     /// Whether what becomes of a copy is reported by this line.
     fn reports(&self, copy: &CopyOrder) -> bool {
-        let other = self.others.get().and_then(|others| others.get(copy.to.row()));
-        copy.to == self.memory || other.is_none_or(Option::is_none)
+        let is_a_workers =
+            |memory: MemoryId| self.others().get(memory.row()).is_some_and(Option::is_some);
+        copy.to == self.memory || !is_a_workers(copy.to)
     }
 
     /// Takes what is to be done. What comes after a loss is dropped: the coordinator hears of it.

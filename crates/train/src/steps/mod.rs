@@ -254,7 +254,7 @@ impl Executor {
         self.recompute = recompute;
     }
 
-    /// Submits what a step begins with: an adapter is worked in, gradients and loss become zero.
+    /// Submits what a step begins with: gradients and loss become zero.
     pub fn begin_step(&mut self) -> Result<()> {
         self.settle()?;
         self.forget_lost()?;
@@ -295,7 +295,6 @@ impl Executor {
 
     fn begin(&mut self) -> Result<()> {
         self.step.is_reduced = false;
-        self.submit_merge(self.replicas.len())?;
         if self.learner.is_none() {
             return Err(no_learner());
         }
@@ -303,19 +302,6 @@ impl Executor {
         replicas.iter_mut().try_for_each(|replica| replica.begin_step(tasks))?;
         self.step.began =
             self.replicas.iter().map(|own| self.tasks.device(own.place.class).1).collect();
-        Ok(())
-    }
-
-    /// Works the adapter into the layers of the first so many replicas.
-    fn submit_merge(&mut self, replicas: usize) -> Result<()> {
-        let Self { tasks, learner: Some(learner), .. } = self else { return Err(no_learner()) };
-        for replica in &self.replicas[..replicas] {
-            let handles = learner.base.iter().zip(&learner.values).zip(&replica.layers);
-            for (index, ((base, values), layer)) in handles.enumerate() {
-                let accesses = [(*base, Read), (*values, Read), (*layer, Write)];
-                tasks.submit(replica.place, (Kernel::Merge, index), accesses)?;
-            }
-        }
         Ok(())
     }
 
@@ -356,7 +342,7 @@ impl Executor {
             Recompute::Layers => Keep::Inputs,
         };
         let values = if learner.base.is_empty() { &[] } else { &learner.values[..] };
-        let shared = Shared { kernels, outer: *outer, values };
+        let shared = Shared { kernels, outer: *outer, base: &learner.base, values };
         let replica = &mut replicas[row];
         let handle = replica.forward(tasks, shared, batch, keep)?;
         self.step.handles.push(handle);
@@ -538,7 +524,7 @@ impl Executor {
 
     fn forward_only(&mut self, batch: &Batch) -> Result<HandleId> {
         let Self { tasks, kernels, outer, replicas, .. } = self;
-        let shared = Shared { kernels, outer: *outer, values: &[] };
+        let shared = Shared { kernels, outer: *outer, base: &[], values: &[] };
         replicas[0].forward(tasks, shared, batch, Keep::Result)
     }
 
@@ -662,9 +648,14 @@ impl Executor {
         Ok(())
     }
 
-    /// Works an adapter's present values in, as a step does when it begins.
+    /// Works an adapter's present values in, as a step does.
     pub fn use_adapter(&mut self) -> Result<()> {
-        self.submit_merge(1)?;
+        let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
+            return Err(no_learner());
+        };
+        let Learner { base, values, .. } = learner;
+        let shared = Shared { kernels, outer: *outer, base, values };
+        (0..base.len()).try_for_each(|layer| replicas[0].merge(tasks, shared, layer))?;
         self.settle()
     }
 

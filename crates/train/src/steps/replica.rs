@@ -18,6 +18,8 @@ pub(super) struct Replica {
     pub name: String,
     /// The layers that it computes with: those that learn are the same handles for all replicas.
     pub layers: Vec<HandleId>,
+    /// Whether an adapter's present values are worked into them, or will be by what is submitted.
+    is_merged: bool,
     angles: HandleId,
     /// How many positions they have.
     reached: usize,
@@ -35,7 +37,9 @@ pub(super) struct Replica {
 pub(super) struct Shared<'a> {
     pub kernels: &'a Kernels,
     pub outer: HandleId,
-    /// An adapter's values by layer; empty where there is none.
+    /// What an adapter is worked into, and its values, by layer; empty where there is none, or
+    /// where it is worked in already.
+    pub base: &'a [HandleId],
     pub values: &'a [HandleId],
 }
 
@@ -55,6 +59,7 @@ impl Replica {
             name: tasks.device(place.class).0.to_owned(),
             place,
             layers,
+            is_merged: false,
             angles,
             reached: 0,
             activations: Activations::default(),
@@ -67,13 +72,22 @@ impl Replica {
     /// Submits what a step begins with: gradients and loss become zero. No task uses them.
     pub fn begin_step(&mut self, tasks: &mut Tasks) -> Result<()> {
         self.tokens = 0;
+        self.is_merged = false;
         for (index, gradient) in self.gradients.iter().enumerate() {
             tasks.submit(self.place, (Kernel::Clear, index), [(*gradient, Write)])?;
         }
         tasks.give(self.loss, 0.0)
     }
 
-    /// Submits what takes a batch through all layers; returns its handle.
+    /// Submits what works an adapter into a layer.
+    pub fn merge(&self, tasks: &mut Tasks, shared: Shared<'_>, layer: usize) -> Result<()> {
+        let own = [(shared.base[layer], Read), (shared.values[layer], Read)];
+        let accesses = own.into_iter().chain([(self.layers[layer], Write)]);
+        tasks.submit(self.place, (Kernel::Merge, layer), accesses)
+    }
+
+    /// Submits what takes a batch through all layers; returns its handle. An adapter is worked into
+    /// each layer just before: the values of later ones come while those before them compute.
     pub fn forward(
         &mut self,
         tasks: &mut Tasks,
@@ -98,7 +112,11 @@ impl Replica {
             Keep::Everything => Kernel::LayerForward,
             Keep::Inputs | Keep::Result => Kernel::LayerForwardOnly,
         };
+        let merges = !std::mem::replace(&mut self.is_merged, true) && !shared.base.is_empty();
         for index in 0..self.layers.len() {
+            if merges {
+                self.merge(tasks, shared, index)?;
+            }
             let out = self.activations.input(index + 1, keep);
             self.layer(tasks, (kernel, index), (handle, keep), out)?;
         }
@@ -136,7 +154,7 @@ impl Replica {
     pub fn backward(
         &self,
         tasks: &mut Tasks,
-        Shared { kernels, outer, values }: Shared<'_>,
+        Shared { kernels, outer, values, .. }: Shared<'_>,
         batch: HandleId,
         keep: Keep,
     ) -> Result<()> {

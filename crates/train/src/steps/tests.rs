@@ -92,10 +92,7 @@ fn a_kernel_that_fails_ends_the_step_with_what_it_said() {
     executor.tasks.give(executor.replicas[0].layers[1], 1.0).expect("nobody uses it");
     executor.add_gradients(&batch(9, 1)).expect("it is submitted");
     let error = executor.update(request(1)).expect_err("a layer is a number").to_string();
-    assert!(
-        error.contains("kernel `layer_forward` failed: a handle does not hold a layer"),
-        "{error}"
-    );
+    assert!(error.contains("kernel `merge` failed: a handle does not hold a layer"), "{error}");
 }
 
 /// The second batch does not fit where the first one lay, so that it waits, and learns of the
@@ -121,7 +118,7 @@ fn a_kernel_that_panics_ends_the_step_with_its_words() {
     executor.tasks.give(executor.replicas[0].layers[0], empty).expect("nobody uses it");
     executor.add_gradients(&batch(9, 1)).expect("it is submitted");
     let error = executor.step_loss().expect_err("a layer has no weights").to_string();
-    assert!(error.contains("kernel `layer_forward` failed: it panicked: "), "{error}");
+    assert!(error.contains("kernel `merge` failed: it panicked: "), "{error}");
 }
 
 #[test]

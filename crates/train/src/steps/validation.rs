@@ -4,14 +4,13 @@
 
 use super::activations::Keep;
 use super::content::Content;
-use super::kernels::{Kernel, Kernels};
+use super::kernels::Kernels;
 use super::replica::{Replica, Shared};
 use super::tasks::{Place, Tasks};
 use super::{Learner, hold_all};
 use crate::batch::Batch;
 use crate::error::Result;
 use het_runtime::HandleId;
-use het_runtime::Mode::{Read, Write};
 use std::sync::Arc;
 
 /// What is under way.
@@ -52,13 +51,6 @@ impl Validation {
             false => (tasks.register_like(&learner.base)?, outer),
         };
         let has_own_layers = !learner.base.is_empty();
-        if has_own_layers {
-            let handles = learner.base.iter().zip(&snapshot).zip(&layers);
-            for (index, ((base, values), layer)) in handles.enumerate() {
-                let accesses = [(*base, Read), (*values, Read), (*layer, Write)];
-                tasks.submit(place, (Kernel::Merge, index), accesses)?;
-            }
-        }
         let mut replica = Replica::new(tasks, kernels, place, layers)?;
         // Room for the largest: none waits for another one before it.
         let fit =
@@ -66,9 +58,9 @@ impl Validation {
         batches.iter().try_for_each(fit)?;
         let rows = batches.iter().map(|batch| batch.rows.len()).sum();
         let losses = hold_all(tasks, batches.iter().map(|_| 0.0))?;
-        let mut own = Self { replica, has_own_layers, handles: snapshot, losses, rows };
+        let mut own = Self { replica, has_own_layers, handles: snapshot.clone(), losses, rows };
+        let shared = Shared { kernels, outer, base: &learner.base, values: &snapshot };
         for (row, batch) in batches.iter().enumerate() {
-            let shared = Shared { kernels, outer, values: &[] };
             let batch = own.replica.forward(tasks, shared, batch, Keep::Result)?;
             own.handles.push(batch);
             own.replica.score(tasks, outer, batch, own.losses[row])?;

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::installed;
+
 /// Another version finds other things: it is changed on purpose.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 /// Requests that are made up for each operation, beside those that cover its parameters.
@@ -57,32 +59,13 @@ pub fn run() -> Result<()> {
 
 /// Where it is installed; `None` where it cannot be, which is said.
 fn schemathesis(dir: &Path) -> Result<Option<PathBuf>> {
-    let (environment, stamp) = (dir.join("environment"), dir.join("installed"));
-    let program = environment.join("bin/schemathesis");
-    if fs::read_to_string(&stamp).is_ok_and(|version| version == SCHEMATHESIS) {
-        return Ok(Some(program));
-    }
-    fs::create_dir_all(dir)?;
-    let steps: [(PathBuf, &[&str]); 2] = [
-        (PathBuf::from("python3"), &["-m", "venv", "--clear"]),
-        (environment.join("bin/pip"), &["install", "--quiet", SCHEMATHESIS]),
-    ];
-    for (program, arguments) in steps {
-        let mut command = Command::new(&program);
-        command.args(arguments);
-        if program == Path::new("python3") {
-            command.arg(&environment);
-        }
-        let done = command.output();
-        if !done.as_ref().is_ok_and(|output| output.status.success()) {
-            let why = done.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-            let why = why.unwrap_or_else(|error| error.to_string());
-            eprintln!("SKIPPED api-test: {SCHEMATHESIS} cannot be installed: {}", why.trim());
-            return Ok(None);
-        }
-    }
-    fs::write(stamp, SCHEMATHESIS)?;
-    Ok(Some(program))
+    let environment = dir.join("environment");
+    let mut create = Command::new("python3");
+    create.args(["-m", "venv", "--clear"]).arg(&environment);
+    let mut install = Command::new(environment.join("bin/pip"));
+    install.args(["install", "--quiet", SCHEMATHESIS]);
+    let is_there = installed::is_there("api-test", SCHEMATHESIS, dir, &mut [create, install])?;
+    Ok(is_there.then(|| environment.join("bin/schemathesis")))
 }
 
 impl Server {

@@ -8,6 +8,7 @@ mod circles;
 mod cluster;
 mod example;
 mod glossary;
+mod installed;
 mod rules;
 mod study;
 mod tidy;

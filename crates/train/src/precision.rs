@@ -7,7 +7,7 @@
 use crate::architecture::Architecture;
 use crate::blocks::matrix::instructions;
 use crate::blocks::quantized::{Format, Instructions, Matrix};
-use crate::weights::{Layer, Pair, Parameters};
+use crate::weights::{Layer, Outer, Pair, Parameters};
 use std::sync::Arc;
 
 /// Rounds every matrix, and frees its f32 values.
@@ -17,24 +17,55 @@ pub fn quantize(
     format: Format,
     instructions: Instructions,
 ) {
-    let round = |weight: &mut Vec<f32>, inputs: usize, format: Format| {
-        let weight = std::mem::take(weight);
-        let matrix = || Arc::new(Matrix::quantize(&weight, inputs, format, instructions));
-        (!weight.is_empty()).then(matrix)
-    };
-    let Architecture { hidden, attention, mlp, .. } = architecture;
-    let outer = Arc::make_mut(&mut parameters.outer);
-    outer.quantized_embedding = round(&mut outer.embedding, *hidden, Format::Int8);
-    outer.quantized_head = round(&mut outer.head, *hidden, Format::Int8);
-    for Layer { qkv, output, up, down, .. } in &mut parameters.layers {
-        let pair = |pair: &mut Pair, inputs: usize| {
-            pair.quantized = round(&mut pair.weight, inputs, format);
-        };
-        pair(qkv, *hidden);
-        pair(output, attention.q_width());
-        pair(up, *hidden);
-        pair(down, mlp.feed_forward);
+    parameters.outer = Arc::new(quantized_outer(&parameters.outer, architecture, instructions));
+    for layer in &mut parameters.layers {
+        quantize_layer(layer, architecture, format, instructions);
     }
+}
+
+/// Rounds the matrices of a layer, and frees their f32 values.
+pub fn quantize_layer(
+    layer: &mut Layer,
+    Architecture { hidden, attention, mlp, .. }: &Architecture,
+    format: Format,
+    instructions: Instructions,
+) {
+    let Layer { qkv, output, up, down, .. } = layer;
+    let pair = |pair: &mut Pair, inputs: usize| {
+        let weight = std::mem::take(&mut pair.weight);
+        pair.quantized = rounded(&weight, inputs, format, instructions);
+    };
+    pair(qkv, *hidden);
+    pair(output, attention.q_width());
+    pair(up, *hidden);
+    pair(down, mlp.feed_forward);
+}
+
+/// What lies around the layers, with its matrices rounded.
+pub fn quantized_outer(
+    outer: &Outer,
+    architecture: &Architecture,
+    instructions: Instructions,
+) -> Outer {
+    let round = |weight| rounded(weight, architecture.hidden, Format::Int8, instructions);
+    Outer {
+        quantized_embedding: round(&outer.embedding),
+        quantized_head: round(&outer.head),
+        positions: outer.positions.clone(),
+        norm: outer.norm.clone(),
+        ..Outer::default()
+    }
+}
+
+/// A matrix as integers; none where there is none.
+fn rounded(
+    weight: &[f32],
+    inputs: usize,
+    format: Format,
+    instructions: Instructions,
+) -> Option<Arc<Matrix>> {
+    let matrix = || Arc::new(Matrix::quantize(weight, inputs, format, instructions));
+    (!weight.is_empty()).then(matrix)
 }
 
 /// What computes layers like this one, for a report: `int8 products by AVX2, other arithmetic in

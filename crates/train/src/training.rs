@@ -5,6 +5,7 @@
 
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
+use crate::blocks::quantized::Format;
 use crate::checkpoint::{self, State};
 use crate::curve::Curve;
 use crate::error::{Error, IoContext, Result};
@@ -73,6 +74,8 @@ pub struct HeldOut {
     pub batches: Vec<Batch>,
     /// Steps from one to the next; 0 for none.
     pub every: u64,
+    /// What matrices are rounded to for it; `None` leaves them in f32.
+    pub format: Option<Format>,
 }
 
 /// Tokens of a validation's batch: a step waits for one of its tasks at most.
@@ -80,7 +83,12 @@ const VALIDATED_AT_ONCE: usize = 256;
 
 impl HeldOut {
     /// Of the first so many sequences of held-out data.
-    pub fn read(data: &Split, sequences: usize, length_max: usize, every: u64) -> Result<Self> {
+    pub fn read(
+        data: &Split,
+        (sequences, length_max): (usize, usize),
+        every: u64,
+        format: Option<Format>,
+    ) -> Result<Self> {
         let mut batches = Vec::new();
         let groups = evaluate::by_tokens(data, length_max, VALIDATED_AT_ONCE).into_iter();
         for group in groups.take_while(|group| group.start < sequences) {
@@ -92,7 +100,7 @@ impl HeldOut {
             }
         }
         let every = if batches.is_empty() { 0 } else { every };
-        Ok(Self { batches, every })
+        Ok(Self { batches, every, format })
     }
 
     fn is_due(&self, step: u64) -> bool {
@@ -171,7 +179,7 @@ pub fn run(
             progress.message(&text);
         }
         trainer.report(loss, &pace, progress, say);
-        trainer.validate(places, executor, progress, say)?;
+        trainer.validate(&places.held_out, executor, progress, say)?;
         if step == recorded || step == settings.steps {
             timeline = timeline.or_else(|| executor.take_trace());
         }
@@ -195,7 +203,7 @@ pub fn run(
             clock.saved(began);
         }
     }
-    trainer.take_validated(true, executor, progress, say)?;
+    trainer.take_validated(true, &places.held_out, executor, progress, say)?;
     let Trainer { trainable, state, held_out, .. } = trainer;
     executor.end_training()?;
     executor.use_adapter()?;
@@ -347,19 +355,19 @@ impl<'a> Trainer<'a> {
     /// Tells what the last validation found, and begins the next one where it is due.
     fn validate(
         &mut self,
-        places: &Places,
+        held_out: &HeldOut,
         executor: &mut Executor,
         progress: &mut Progress,
         say: Say<'_>,
     ) -> Result<()> {
         let step = self.state.step;
-        let is_due = places.held_out.is_due(step);
-        self.take_validated(is_due, executor, progress, say)?;
+        let is_due = held_out.is_due(step);
+        self.take_validated(is_due, held_out, executor, progress, say)?;
         if is_due {
-            executor.begin_validation(&places.held_out.batches)?;
+            executor.begin_validation(&held_out.batches, held_out.format)?;
             self.validated = step;
             // There is no time in which a single device has nothing to do.
-            self.take_validated(executor.devices() == 1, executor, progress, say)?;
+            self.take_validated(executor.devices() == 1, held_out, executor, progress, say)?;
         }
         Ok(())
     }
@@ -367,6 +375,7 @@ impl<'a> Trainer<'a> {
     fn take_validated(
         &mut self,
         is_to_wait: bool,
+        held_out: &HeldOut,
         executor: &mut Executor,
         progress: &mut Progress,
         say: Say<'_>,
@@ -374,7 +383,9 @@ impl<'a> Trainer<'a> {
         if let Some(Validated { loss, device }) = executor.take_validated(is_to_wait)? {
             let step = self.validated;
             self.held_out.push((step, loss));
-            let text = format!("held-out loss after step {step}: {loss:.4}, by {device}");
+            let format = held_out.format.map(|format| format!(" in {}", format.name()));
+            let by = format!("{device}{}", format.unwrap_or_default());
+            let text = format!("held-out loss after step {step}: {loss:.4}, by {by}");
             say(&text);
             progress.message(&text);
         }

@@ -474,7 +474,24 @@ fn workers_change_no_loss_whether_they_live_or_die() {
             losses.sort_by(f64::total_cmp);
             losses
         };
-        check_losses(&sorted(beside), &sorted(validated));
+        check_losses(&sorted(beside), &sorted(validated.clone()));
+        // Integers round, here as in a worker.
+        for workers in ["0", "1"] {
+            let (mut command, _) = train("rounded", workers, "10");
+            command.args(["--validate-every", "1", "--validate-precision", "int8"]);
+            let told = stderr(&run(command));
+            let rounded: Vec<f64> = ["cpu0 in int8", "worker1 in int8"]
+                .iter()
+                .flat_map(|own| held_out(&told, own))
+                .collect();
+            assert_eq!(rounded.len(), 10, "{told}");
+            let rounded = sorted(rounded);
+            let exact = sorted(validated.clone());
+            assert_ne!(rounded, exact);
+            for (rounded, exact) in rounded.iter().zip(exact) {
+                assert!((rounded - exact).abs() < 0.02 * exact, "{rounded}, not {exact}");
+            }
+        }
 
         // Runs that go on until they are told to stop.
         let endless = "100000";

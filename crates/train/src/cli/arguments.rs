@@ -205,6 +205,9 @@ pub struct Training {
     /// Held-out sequences that this is computed of, from the first on
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub validate_sequences: usize,
+    /// Format of the matrices that this is computed with, and of what they are multiplied with
+    #[arg(long, value_enum, default_value = "f32")]
+    pub validate_precision: Number,
     /// Further processes, each of which computes a part of every batch, as large as it is fast; the
     /// cores of this one are divided among them
     #[arg(long, default_value_t = 0, value_name = "N")]

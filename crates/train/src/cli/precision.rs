@@ -10,16 +10,14 @@ use crate::weights::Weights;
 
 /// Rounds the weights as the arguments say, and says what computes then.
 pub fn apply(arguments: &Precision, weights: &mut Weights) -> Result<()> {
-    let format = match arguments.precision {
-        Number::F32 if arguments.instructions != InstructionSet::Auto => {
-            return Err(Error::Usage {
-                what: "`--instructions` is of integer products, and the precision is f32".into(),
-                hint: "add `--precision int8` or `int4`, or leave `--instructions` out",
-            });
+    let Some(format) = arguments.precision.format() else {
+        if arguments.instructions == InstructionSet::Auto {
+            return Ok(());
         }
-        Number::F32 => return Ok(()),
-        Number::Int8 => Format::Int8,
-        Number::Int4 => Format::Int4,
+        return Err(Error::Usage {
+            what: "`--instructions` is of integer products, and the precision is f32".into(),
+            hint: "add `--precision int8` or `int4`, or leave `--instructions` out",
+        });
     };
     let instructions = instructions(arguments.instructions)?;
     check_width(&weights.architecture)?;
@@ -28,8 +26,19 @@ pub fn apply(arguments: &Precision, weights: &mut Weights) -> Result<()> {
     Ok(())
 }
 
+impl Number {
+    /// What matrices are rounded to; none for f32.
+    pub(super) fn format(self) -> Option<Format> {
+        match self {
+            Self::F32 => None,
+            Self::Int8 => Some(Format::Int8),
+            Self::Int4 => Some(Format::Int4),
+        }
+    }
+}
+
 /// Refuses matrices whose sums may not fit an i32.
-fn check_width(architecture: &Architecture) -> Result<()> {
+pub(super) fn check_width(architecture: &Architecture) -> Result<()> {
     let Architecture { hidden, attention, mlp, .. } = architecture;
     let widest = (*hidden).max(attention.q_width()).max(mlp.feed_forward);
     if widest <= INPUTS_MAX {

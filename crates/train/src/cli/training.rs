@@ -97,7 +97,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let prompts =
         samples::prompts(arguments.samples, &arguments.data, &data, &tokenizer, &architecture)?;
     let has_workers = arguments.workers > 0 || gang.is_some();
-    let held_out = held_out(arguments, has_workers, &tokenizer)?;
+    let held_out = held_out(arguments, has_workers, (&tokenizer, &architecture))?;
     let places = places(arguments, checkpoints, &method, &source, (prompts, held_out))?;
     let settings = settings(arguments, method);
     settings.check(&architecture, &data)?;
@@ -363,7 +363,11 @@ fn places(
 }
 
 /// What is validated while the run trains: nothing where there is no held-out data.
-fn held_out(arguments: &Training, has_workers: bool, tokenizer: &Tokenizer) -> Result<HeldOut> {
+fn held_out(
+    arguments: &Training,
+    has_workers: bool,
+    (tokenizer, architecture): (&Tokenizer, &Architecture),
+) -> Result<HeldOut> {
     let every = arguments.validate_every.unwrap_or(match has_workers {
         true => (arguments.steps / 10).max(1),
         false => 0,
@@ -376,7 +380,11 @@ fn held_out(arguments: &Training, has_workers: bool, tokenizer: &Tokenizer) -> R
         Err(_) if arguments.validate_every.is_none() => return Ok(HeldOut::default()),
         data => data?,
     };
-    HeldOut::read(&data, arguments.validate_sequences, arguments.seq, every)
+    let format = arguments.validate_precision.format();
+    if format.is_some() {
+        precision::check_width(architecture)?;
+    }
+    HeldOut::read(&data, (arguments.validate_sequences, arguments.seq), every, format)
 }
 
 /// What a resumed run must have in common with the run that it continues, beside its settings.

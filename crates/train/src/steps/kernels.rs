@@ -9,12 +9,14 @@ use crate::blocks::linear;
 use crate::blocks::matrix::sized;
 use crate::blocks::meter::{self, Spent, Work, spend};
 use crate::blocks::norm;
+use crate::blocks::quantized::{Format, Instructions};
 use crate::blocks::rotation::Table;
 use crate::cpu::ends::{Ends, HeadGradients, HeadWorkspace};
 use crate::cpu::layer::{Block, Gradients, Reach, Tape, Workspace};
 use crate::lora::Adapter;
 use crate::names::{self, Part, Site};
 use crate::optimiser::{self, AdamW, Request, Rule, Slice};
+use crate::precision;
 use crate::weights::{Layer, Outer, Parameters};
 use het_runtime::KernelId;
 use het_runtime::drivers::cpu::{Arguments, Code, Held};
@@ -31,6 +33,10 @@ type Outcome = Result<(), String>;
 pub(super) enum Kernel {
     /// Works an adapter into a layer: base, the adapter's values, the layer.
     Merge,
+    /// Rounds the matrices of a layer, by the format in the parameter: the layer.
+    QuantizeLayer,
+    /// The ends, and the same with rounded matrices.
+    QuantizeEnds,
     /// Makes the gradient of what learns, by its place, zero.
     Clear,
     /// Makes positions up to the parameter known.
@@ -62,8 +68,10 @@ pub(super) enum Kernel {
 
 impl Kernel {
     /// All in the order of their ids, with the names that reports have for them.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::Merge, "merge"),
+        (Self::QuantizeLayer, "quantize_layer"),
+        (Self::QuantizeEnds, "quantize_ends"),
         (Self::Clear, "clear"),
         (Self::Angles, "angles"),
         (Self::Embedding, "embedding"),
@@ -163,6 +171,8 @@ impl Kernels {
         let (held, index) = (arguments.hold(), arguments.parameter() as usize);
         let outcome = match kernel {
             Kernel::Merge => self.merge(index, &held),
+            Kernel::QuantizeLayer => self.quantize_layer(index, &held),
+            Kernel::QuantizeEnds => self.quantize_ends(&held),
             Kernel::Clear => self.clear(index, &held),
             Kernel::Angles => self.angles(index, &held),
             Kernel::Embedding => self.embedding(&held),
@@ -212,6 +222,22 @@ impl Kernels {
         }
         let merged = get_mut(&mut merged)?;
         spend(Work::LowRank, || adapter.merge_layer(index, values, base, merged));
+        Ok(())
+    }
+
+    fn quantize_layer(&self, format: usize, held: &Held<Content>) -> Outcome {
+        let format = *Format::ALL.get(format).ok_or("there is no such format")?;
+        let mut layer = held.write(0)?;
+        let layer: &mut Layer = get_mut(&mut layer)?;
+        precision::quantize_layer(layer, &self.architecture, format, Instructions::best());
+        Ok(())
+    }
+
+    fn quantize_ends(&self, held: &Held<Content>) -> Outcome {
+        let (outer, mut own) = (held.read(0)?, held.write(1)?);
+        let outer: &Outer = get(&outer)?;
+        let quantized = precision::quantized_outer(outer, &self.architecture, Instructions::best());
+        *own = Content::Outer(Arc::new(quantized));
         Ok(())
     }
 

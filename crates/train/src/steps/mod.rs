@@ -24,6 +24,7 @@ mod validation;
 use crate::architecture::Architecture;
 use crate::batch::Batch;
 use crate::blocks::meter::Spent;
+use crate::blocks::quantized::Format;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
@@ -486,16 +487,18 @@ impl Executor {
         self.step.handles.drain(..).try_for_each(|batch| self.tasks.release(batch))
     }
 
-    /// Begins to compute the held-out loss of what has been learned so far: where there are
-    /// several devices on the slowest of them, and only while it has nothing else to do.
-    pub fn begin_validation(&mut self, batches: &[Batch]) -> Result<()> {
+    /// Begins to compute the held-out loss of what has been learned so far, with its matrices in a
+    /// format of integers where there is one: where there are several devices on the slowest of
+    /// them, and only while it has nothing else to do.
+    pub fn begin_validation(&mut self, batches: &[Batch], format: Option<Format>) -> Result<()> {
         self.settle()?;
         let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
             return Err(no_learner());
         };
         let class = replicas[self.shares.slowest()].place.class;
         let place = Place { class, urgency: Urgency::Background };
-        let begun = Validation::begin(tasks, kernels, (learner, *outer), place, batches)?;
+        let (learner, held_out) = ((&*learner, *outer), (batches, format));
+        let begun = Validation::begin(tasks, kernels, learner, place, held_out)?;
         self.validation = Some(begun);
         Ok(())
     }

@@ -4,13 +4,15 @@
 
 use super::activations::Keep;
 use super::content::Content;
-use super::kernels::Kernels;
+use super::kernels::{Kernel, Kernels};
 use super::replica::{Replica, Shared};
 use super::tasks::{Place, Tasks};
 use super::{Learner, hold_all};
 use crate::batch::Batch;
+use crate::blocks::quantized::Format;
 use crate::error::Result;
 use het_runtime::HandleId;
+use het_runtime::Mode::{Read, ReadWrite, Write};
 use std::sync::Arc;
 
 /// What is under way.
@@ -35,13 +37,14 @@ pub struct Validated {
 }
 
 impl Validation {
-    /// Submits all of it. No step is under way.
+    /// Submits all of it, with matrices in a format of integers where there is one. No step is
+    /// under way.
     pub fn begin(
         tasks: &mut Tasks,
         kernels: &Arc<Kernels>,
         (learner, outer): (&Learner, HandleId),
         place: Place,
-        batches: &[Batch],
+        (batches, format): (&[Batch], Option<Format>),
     ) -> Result<Self> {
         let copies = tasks.copies(&learner.values)?;
         let snapshot = hold_all(tasks, copies)?;
@@ -59,14 +62,40 @@ impl Validation {
         let rows = batches.iter().map(|batch| batch.rows.len()).sum();
         let losses = hold_all(tasks, batches.iter().map(|_| 0.0))?;
         let mut own = Self { replica, has_own_layers, handles: snapshot.clone(), losses, rows };
-        let shared = Shared { kernels, outer, base: &learner.base, values: &snapshot };
+        let mut shared = Shared { kernels, outer, base: &learner.base, values: &snapshot };
+        if let Some(format) = format {
+            shared.outer = own.quantize(tasks, shared, format)?;
+            // An adapter is worked in already.
+            shared.base = &[];
+        }
         for (row, batch) in batches.iter().enumerate() {
             let batch = own.replica.forward(tasks, shared, batch, Keep::Result)?;
             own.handles.push(batch);
-            own.replica.score(tasks, outer, batch, own.losses[row])?;
+            own.replica.score(tasks, shared.outer, batch, own.losses[row])?;
         }
         tasks.flush();
         Ok(own)
+    }
+
+    /// Submits what rounds all matrices; returns the handle of the ends.
+    fn quantize(
+        &mut self,
+        tasks: &mut Tasks,
+        shared: Shared<'_>,
+        format: Format,
+    ) -> Result<HandleId> {
+        let place = self.replica.place;
+        let by = Format::ALL.into_iter().position(|own| own == format).unwrap_or_default();
+        for (index, layer) in self.replica.layers.iter().enumerate() {
+            if !shared.base.is_empty() {
+                self.replica.merge(tasks, shared, index)?;
+            }
+            tasks.submit(place, (Kernel::QuantizeLayer, by), [(*layer, ReadWrite)])?;
+        }
+        let ends = tasks.register_like(&[shared.outer])?[0];
+        self.handles.push(ends);
+        tasks.submit(place, (Kernel::QuantizeEnds, 0), [(shared.outer, Read), (ends, Write)])?;
+        Ok(ends)
     }
 
     /// Where it is computed.

@@ -25,6 +25,17 @@ pub enum Format {
     Int4,
 }
 
+impl Format {
+    pub const ALL: [Self; 2] = [Self::Int8, Self::Int4];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+}
+
 /// What a product does with what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
@@ -268,8 +279,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FORMATS: [Format; 2] = [Format::Int8, Format::Int4];
-
     fn product(matrix: &Matrix, x: &[f32]) -> Vec<f32> {
         let mut out = vec![f32::NAN; x.len() / matrix.inputs * matrix.outputs];
         matrix.product(x, &mut out, Join::Replace);
@@ -298,7 +307,7 @@ mod tests {
             let weight = drawn(seed, outputs * inputs);
             let x: Vec<f32> =
                 drawn(seed + 1, rows * inputs).iter().map(|x| x * 2f32.powi(spread)).collect();
-            for format in FORMATS {
+            for format in Format::ALL {
                 let all = products(&weight, inputs, format, &x);
                 prop_assert!(all.iter().all(|bits| *bits == all[0]), "{:?}", format);
             }
@@ -310,7 +319,7 @@ mod tests {
         // Every product is ±127 × 127, or 15 × ±127 before the least value is added.
         let inputs = INPUTS_MAX;
         for sign in [1.0, -1.0] {
-            for format in FORMATS {
+            for format in Format::ALL {
                 let weight = vec![1.0; inputs];
                 let all = products(&weight, inputs, format, &vec![sign; inputs]);
                 let found = f32::from_bits(all[0][0]);
@@ -367,8 +376,8 @@ mod tests {
     fn what_is_not_finite_shows_in_its_output() {
         // The last is finite, but its group's scale is beyond an f16.
         let values = [
-            (f32::INFINITY, &FORMATS[..]),
-            (f32::NAN, &FORMATS),
+            (f32::INFINITY, &Format::ALL[..]),
+            (f32::NAN, &Format::ALL),
             (1e6, &[Format::Int4]),
             (-1e6, &[Format::Int4]),
         ];
@@ -389,7 +398,7 @@ mod tests {
         let (mut weight, mut x) = (drawn(1, outputs * inputs), drawn(2, rows * inputs));
         weight[..inputs].fill(0.0);
         x[..inputs].fill(0.0);
-        for format in FORMATS {
+        for format in Format::ALL {
             let matrix = Matrix::quantize(&weight, inputs, format, Instructions::best());
             let all = product(&matrix, &x);
             let alone = x.chunks_exact(inputs).flat_map(|x| product(&matrix, x));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::coherence::{Outcome, RegisterError, ReleaseError};
-use crate::graph::Details;
+use crate::graph::{BACKGROUND, Details};
 use crate::{
     Action, ClassId, Coherence, Completion, DeviceId, Graph, HandleId, KernelInfo, KernelTime,
     Machine, MemoryId, Mode, Model, Nanos, Scheduler, Stage, Stream, Task, TaskId, Timeline, View,
@@ -301,7 +301,9 @@ impl Coordinator {
             self.model.observe(node.row, class, took as f64);
             let time = &mut self.times[node.kernel.row()];
             *time = KernelTime { count: time.count + 1, total: time.total + took };
-            self.streams[device.row()].busy += took;
+            if node.priority > BACKGROUND {
+                self.streams[device.row()].busy += took;
+            }
             let memory = self.machine.memory_of(device);
             let outcome = match node.is_cancelled {
                 true => Outcome::Undefined,

@@ -24,7 +24,7 @@ pub struct Stream {
     pub(crate) blocked: Option<TaskId>,
     /// Whether the task that is next found no room.
     pub(crate) lacks_room: bool,
-    /// Nanoseconds of all tasks that ended here.
+    /// Nanoseconds of all tasks that ended here but those in the background.
     pub(crate) busy: Nanos,
     /// Tasks that wait for nothing but one that is committed here.
     pub(crate) following: PriorityQueue<TaskId>,
@@ -35,7 +35,7 @@ impl Stream {
         self.is_lost
     }
 
-    /// Nanoseconds of all tasks that ended here.
+    /// Nanoseconds of all tasks that ended here but those in the background.
     pub fn busy(&self) -> Nanos {
         self.busy
     }

@@ -8,7 +8,7 @@ use het_runtime::drivers::dummy::{Dummy, Noise, Speed, Truth};
 use het_runtime::schedulers::{Adaptive, SCHEDULERS};
 use het_runtime::{
     BACKGROUND, Begin, Coordinator, Device, DeviceId, Driver, HandleId, KernelId, KernelInfo, Link,
-    Machine, Memory, MemoryId, Mode, Model, RunError, Runtime, Scheduler, Task,
+    Machine, Memory, MemoryId, Mode, Model, Nanos, RunError, Runtime, Scheduler, Stream, Task,
 };
 
 const MS: u64 = 1_000_000;
@@ -85,7 +85,8 @@ fn what_is_in_the_background_costs_the_others_nothing() {
             assert_eq!(left, background, "{}: the devices were never idle", kind.name);
             runtime.wait_for_all().expect("the rest, too");
             assert_eq!(runtime.coordinator().unfinished(), 0);
-            end
+            let streams = runtime.coordinator().view().streams.iter();
+            (end, streams.map(Stream::busy).sum::<Nanos>())
         };
         assert_eq!(end(20), end(0), "{}", kind.name);
     }

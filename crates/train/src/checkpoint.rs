@@ -31,6 +31,9 @@ pub struct State {
     pub totals: Totals,
     #[serde(default)]
     pub losses: Curve,
+    /// Held-out losses, each after so many steps.
+    #[serde(default)]
+    pub held_out: Vec<(u64, f64)>,
     /// What must be equal for a resume to continue the same run.
     pub run: Json,
 }

@@ -167,21 +167,23 @@ pub fn run(
     let mut loss = f64::NAN;
     let mut clock = SaveClock::start(places.saves);
     let pace = Pace::start(trainer.state.step, trainer.state.totals);
-    let (recorded, mut timeline) = (trainer.state.step + places.timeline_steps, None);
-    if places.timeline_steps > 0 {
+    // The first step has weights copied to workers, and is no picture of the others.
+    let is_first_left_out = trainer.state.step + 1 < settings.steps;
+    let recorded_from = trainer.state.step + u64::from(is_first_left_out);
+    let (recorded_until, mut timeline) = (recorded_from + places.timeline_steps, None);
+    if places.timeline_steps > 0 && !is_first_left_out {
         executor.record();
     }
     while trainer.state.step < settings.steps {
         loss = trainer.step(executor)?;
         let step = trainer.state.step;
-        for text in executor.take_news() {
-            say(&text);
-            progress.message(&text);
-        }
+        tell_news(executor, progress, say);
         trainer.report(loss, &pace, progress, say);
-        trainer.validate(&places.held_out, executor, progress, say)?;
-        if step == recorded || step == settings.steps {
+        if step == recorded_until || step == settings.steps {
             timeline = timeline.or_else(|| executor.take_trace());
+        }
+        if step == recorded_from && places.timeline_steps > 0 {
+            executor.record();
         }
         if let Some(reason) = notice.reason() {
             let path = trainer.save(places, executor)?;
@@ -202,15 +204,18 @@ pub fn run(
             }
             clock.saved(began);
         }
+        // Nothing is begun, and nothing waited for, once the run is told to end.
+        trainer.validate(&places.held_out, executor, progress, say)?;
     }
     trainer.take_validated(true, &places.held_out, executor, progress, say)?;
-    let Trainer { trainable, state, held_out, .. } = trainer;
+    tell_news(executor, progress, say);
+    let Trainer { trainable, state, .. } = trainer;
     executor.end_training()?;
     executor.use_adapter()?;
     let after = places.prompts.answers(executor, say);
     std::fs::create_dir_all(&places.output).at("create", &places.output)?;
     trainable.finish(executor, &places.output)?;
-    let State { totals, losses, .. } = state;
+    let State { totals, losses, held_out, .. } = state;
     let answers = [before, after];
     Ok(Outcome::Finished { last_loss: loss, totals, losses, held_out, answers, timeline })
 }
@@ -292,13 +297,20 @@ fn report_checkpoint(progress: &mut Progress, step: u64, path: &std::path::Path)
     progress.send(&json!({"checkpoint": {"step": step, "path": path}}));
 }
 
+/// Tells what became of workers.
+fn tell_news(executor: &mut Executor, progress: &mut Progress, say: Say<'_>) {
+    for text in executor.take_news() {
+        say(&text);
+        progress.message(&text);
+    }
+}
+
 /// The state of a run between two steps.
 struct Trainer<'a> {
     settings: &'a Settings,
     trainable: Trainable<'a>,
     state: State,
     sampler: Sampler<'a>,
-    held_out: Vec<(u64, f64)>,
     /// The step whose weights are being validated.
     validated: u64,
 }
@@ -316,13 +328,13 @@ impl<'a> Trainer<'a> {
         let state = match &places.resume {
             Some(path) => checkpoint::load(path, &run, &trainable, executor)?,
             None => {
-                let (totals, losses) = Default::default();
-                State { step: 0, epoch: 0, position: 0, totals, losses, run }
+                let (totals, losses, held_out) = Default::default();
+                State { step: 0, epoch: 0, position: 0, totals, losses, held_out, run }
             }
         };
         let State { epoch, position, .. } = state;
         let sampler = Sampler::at(data, settings.seq, settings.seed, epoch, position);
-        Ok(Self { settings, trainable, state, sampler, held_out: Vec::new(), validated: 0 })
+        Ok(Self { settings, trainable, state, sampler, validated: 0 })
     }
 
     /// One update; returns the mean loss over its scored tokens.
@@ -382,7 +394,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<()> {
         if let Some(Validated { loss, device }) = executor.take_validated(is_to_wait)? {
             let step = self.validated;
-            self.held_out.push((step, loss));
+            self.state.held_out.push((step, loss));
             let format = held_out.format.map(|format| format!(" in {}", format.name()));
             let by = format!("{device}{}", format.unwrap_or_default());
             let text = format!("held-out loss after step {step}: {loss:.4}, by {by}");

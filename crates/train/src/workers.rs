@@ -31,9 +31,9 @@ const THREADS: &str = "RAYON_NUM_THREADS";
 const OWN: [&str; 3] = ["HET_PROGRESS", "HET_NOTICE", "HET_RESUME_FROM"];
 /// Beside this process itself.
 const MOST: usize = MEMORIES_MAX - 1;
-/// A worker reads a configuration before it says who it is, and machines may be busy.
+/// A worker reads a configuration before it comes, and machines may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks for the first rank.
+/// Between two looks for the first rank, or for what a worker became.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A worker that ends is started again at once, and then after pauses that double from the first
 /// of these to the second; one that ran for as long as the third is one that never ended. So does
@@ -41,6 +41,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 const RESTART_FIRST: Duration = Duration::from_secs(10);
 const RESTART_LAST: Duration = Duration::from_secs(300);
 const STEADY: Duration = Duration::from_secs(600);
+
+/// Of each door, the connections that are asked at a time who they are: one that says nothing
+/// keeps nobody out.
+const HANDSHAKES: usize = 8;
 
 /// The other ranks that a rank has, and where they meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,15 +134,47 @@ fn may_pass(error: &io::Error) -> bool {
 #[derive(Debug, Default)]
 pub struct Workers {
     peers: Vec<Peer>,
-    /// Of each worker in turn, where the system says so: on this machine.
-    processes: Vec<Option<i32>>,
+    places: Vec<Place>,
     children: Vec<Restarted>,
     /// The directory of their socket.
     directory: Option<TempDir>,
     doors: Vec<Arc<Listener>>,
-    /// Those that came after the first ones; nobody waits for any as long as none is lost.
     arrivals: Option<Receiver<Peer>>,
     token: Option<PathBuf>,
+    /// What could not be done, for whoever watches.
+    news: Vec<String>,
+}
+
+/// Of one worker after another.
+#[derive(Debug)]
+struct Place {
+    /// Where the system says so: on this machine.
+    process: Option<i32>,
+    backoff: Backoff,
+    /// When another one may take it.
+    due: Instant,
+}
+
+/// How often something ended.
+#[derive(Debug)]
+struct Backoff {
+    began: Instant,
+    ends: u32,
+}
+
+impl Backoff {
+    fn new() -> Self {
+        Self { began: Instant::now(), ends: 0 }
+    }
+
+    /// It has ended; when it may begin again.
+    fn ended(&mut self, now: Instant) -> Instant {
+        if now - self.began >= STEADY {
+            self.ends = 0;
+        }
+        self.ends += 1;
+        now + pause(self.ends - 1)
+    }
 }
 
 /// A worker that this process started, and starts again.
@@ -147,40 +183,42 @@ struct Restarted {
     child: Child,
     socket: PathBuf,
     threads: usize,
-    began: Instant,
-    /// How often it ended.
-    ends: u32,
+    backoff: Backoff,
     /// When it is started again, once it has ended.
     due: Option<Instant>,
+    /// It has said who it is.
+    came: bool,
 }
 
 impl Restarted {
     fn start(socket: PathBuf, threads: usize) -> Result<Self> {
         let child = spawn(&socket, threads)?;
-        Ok(Self { child, socket, threads, began: Instant::now(), ends: 0, due: None })
+        Ok(Self { child, socket, threads, backoff: Backoff::new(), due: None, came: false })
     }
 
-    /// Starts it again where it has ended and it is time.
-    fn keep(&mut self) {
+    fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Starts it again where it has ended and it is time. One that does not come ends.
+    ///
+    /// # Errors
+    /// A process that can't be started; it is tried again later.
+    fn keep(&mut self) -> Result<()> {
         let now = Instant::now();
-        let has_ended = self.due.is_none() && !matches!(self.child.try_wait(), Ok(None));
-        if has_ended {
-            if now - self.began >= STEADY {
-                self.ends = 0;
-            }
-            self.due = Some(now + pause(self.ends));
-            self.ends += 1;
+        if !self.came && self.due.is_none() && now - self.backoff.began >= PATIENCE {
+            self.kill();
+        }
+        if self.due.is_none() && !self.is_running() {
+            self.due = Some(self.backoff.ended(now));
         }
         if self.due.is_some_and(|due| due <= now) {
-            self.began = now;
-            self.due = match spawn(&self.socket, self.threads) {
-                Ok(child) => {
-                    self.child = child;
-                    None
-                }
-                Err(_) => Some(now + RESTART_LAST),
-            };
+            self.due = Some(now + RESTART_LAST);
+            self.child = spawn(&self.socket, self.threads)?;
+            (self.due, self.came) = (None, false);
+            self.backoff.began = now;
         }
+        Ok(())
     }
 
     fn kill(&mut self) {
@@ -220,12 +258,14 @@ impl Workers {
             workers.start_local(count)?;
         }
         if let Some(gang) = gang {
-            let listener = gang.listen()?;
+            workers.doors.push(Arc::new(gang.listen()?));
             workers.token = Some(gang.token.clone());
-            workers.accept(&listener, others)?;
-            workers.doors.push(Arc::new(listener));
         }
-        workers.processes = workers.peers.iter().map(Peer::process).collect();
+        if !workers.doors.is_empty() {
+            let arrivals = admit(&workers.doors);
+            workers.wait_for(&arrivals, count + others)?;
+            workers.arrivals = Some(arrivals);
+        }
         Ok(workers)
     }
 
@@ -243,30 +283,41 @@ impl Workers {
         for _ in 0..count {
             self.children.push(Restarted::start(path.clone(), each)?);
         }
-        self.accept(&listener, count)?;
         self.doors.push(Arc::new(listener));
         Ok(())
     }
 
-    /// Lets so many in; a stranger is not one of them.
-    fn accept(&mut self, listener: &Listener, count: usize) -> Result<()> {
+    fn wait_for(&mut self, arrivals: &Receiver<Peer>, count: usize) -> Result<()> {
         let by = Instant::now() + PATIENCE;
-        let mut left = count;
-        while left > 0 {
-            let handshake = by.saturating_duration_since(Instant::now());
-            match listener.accept(&Limits { handshake, ..Limits::default() }) {
-                Ok(peer) => {
-                    self.peers.push(peer);
-                    left -= 1;
-                }
-                Err(error @ (ConnectError::Nobody(_) | ConnectError::Socket(_))) => {
-                    let why = with_causes(&error);
-                    return Err(failed(&format!("{left} of {count} did not come: {why}")));
-                }
-                Err(_) => {}
+        while self.peers.len() < count {
+            if let Ok(peer) = arrivals.recv_timeout(PAUSE) {
+                let process = self.let_in(&peer);
+                let (backoff, due) = (Backoff::new(), Instant::now());
+                self.places.push(Place { process, backoff, due });
+                self.peers.push(peer);
+                continue;
+            }
+            let left = count - self.peers.len();
+            if self.children.iter_mut().any(|own| !own.came && !own.is_running()) {
+                return Err(failed("one ended before it was used"));
+            }
+            if Instant::now() > by {
+                let seconds = PATIENCE.as_secs();
+                return Err(failed(&format!("{left} of {count} did not come in {seconds} s")));
             }
         }
         Ok(())
+    }
+
+    /// Its process, where the system says so.
+    fn let_in(&mut self, peer: &Peer) -> Option<i32> {
+        let process = peer.process();
+        self.child_of(process).into_iter().for_each(|own| own.came = true);
+        process
+    }
+
+    fn child_of(&mut self, process: Option<i32>) -> Option<&mut Restarted> {
+        self.children.iter_mut().find(|own| Some(own.child.id() as i32) == process)
     }
 
     /// Their connections, for whoever computes with them.
@@ -276,30 +327,40 @@ impl Workers {
 
     /// The connection to a worker was given up: what is left of it is of no use.
     pub fn give_up(&mut self, worker: usize) {
-        let process = self.processes.get_mut(worker).and_then(Option::take);
-        let own = self.children.iter_mut().find(|own| Some(own.child.id() as i32) == process);
-        own.into_iter().for_each(Restarted::kill);
-        if self.arrivals.is_none() {
-            self.arrivals = Some(admit(&self.doors));
-        }
+        let Some(place) = self.places.get_mut(worker) else { return };
+        place.due = place.backoff.ended(Instant::now());
+        let process = place.process.take();
+        self.child_of(process).into_iter().for_each(Restarted::kill);
     }
 
     /// Another one in the place of a worker that was given up, once one is there. Waits for
     /// nothing.
     pub fn replacement(&mut self, worker: usize) -> Option<Peer> {
-        self.children.iter_mut().for_each(Restarted::keep);
-        let peer = self.arrivals.as_ref()?.try_recv().ok()?;
-        if let Some(process) = self.processes.get_mut(worker) {
-            *process = peer.process();
+        let kept = self.children.iter_mut().map(Restarted::keep);
+        let failed = kept.filter_map(Result::err).map(|error| with_causes(&error));
+        self.news.extend(failed.map(|why| format!("a worker is not there again: {why}")));
+        let now = Instant::now();
+        if self.places.get(worker)?.due > now {
+            return None;
         }
+        let mut came = self.arrivals.as_ref()?.try_iter();
+        let peer = came.find(|peer| !peer.is_gone())?;
+        let process = self.let_in(&peer);
+        let place = self.places.get_mut(worker)?;
+        (place.process, place.backoff.began) = (process, now);
         Some(peer)
+    }
+
+    /// What could not be done since this was asked last.
+    pub fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 }
 
 /// Lets in whoever comes, until its receiver or the doors are gone.
 fn admit(doors: &[Arc<Listener>]) -> Receiver<Peer> {
     let (arrived, arrivals) = mpsc::sync_channel(MOST);
-    for door in doors {
+    for door in doors.iter().flat_map(|door| std::iter::repeat_n(door, HANDSHAKES)) {
         let (door, arrived) = (Arc::downgrade(door), arrived.clone());
         thread::spawn(move || {
             while let Some(door) = door.upgrade() {
@@ -308,8 +369,8 @@ fn admit(doors: &[Arc<Listener>]) -> Receiver<Peer> {
                         Ok(()) => {}
                         Err(_) => return,
                     },
-                    // A socket that is broken stays so.
-                    Err(ConnectError::Socket(_)) => return,
+                    // Such as too many open files: there may be room later.
+                    Err(ConnectError::Socket(_)) => thread::sleep(PAUSE),
                     // A stranger is none of them, and others may come.
                     Err(_) => {}
                 }
@@ -346,16 +407,32 @@ fn threads() -> usize {
     told.filter(|threads| *threads > 0).unwrap_or_else(cores)
 }
 
-/// A way to the process that this one is a worker of; `None` where it is none.
-///
-/// # Errors
-/// A process that is not there.
-pub fn connection(gang: Option<&Gang>) -> Result<Option<Connection>> {
-    if let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) {
-        let connection = Connection::unix(&socket);
-        return connection.map(Some).map_err(|error| failed(&with_causes(&error)));
+/// Where the process is that this one is a worker of.
+#[derive(Debug)]
+pub enum Program<'a> {
+    Here(PathBuf),
+    Rank(&'a Gang),
+}
+
+impl<'a> Program<'a> {
+    /// `None` where this process is no worker.
+    pub fn from_environment(gang: Option<&'a Gang>) -> Option<Self> {
+        let here = std::env::var_os(SOCKET).map(|socket| Self::Here(PathBuf::from(socket)));
+        here.or_else(|| gang.filter(|gang| gang.rank > 0).map(Self::Rank))
     }
-    gang.filter(|gang| gang.rank > 0).map(Gang::connect).transpose()
+
+    /// A way to it, for a worker that can begin at once.
+    ///
+    /// # Errors
+    /// A process that is not there.
+    pub fn connect(&self) -> Result<Connection> {
+        match self {
+            Self::Here(socket) => {
+                Connection::unix(socket).map_err(|error| failed(&with_causes(&error)))
+            }
+            Self::Rank(gang) => gang.connect(),
+        }
+    }
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {

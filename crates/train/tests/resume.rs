@@ -501,15 +501,18 @@ fn workers_change_no_loss_whether_they_live_or_die() {
         stop(child);
         let alone = losses(&progress);
         let (mut command, progress) = train("killed", "2", endless);
+        command.args(["--validate-every", "1"]);
         let child = command.spawn().expect("it starts");
         wait_until(|| losses(&progress).len() >= 3);
         let workers = children(child.id());
         assert_eq!(workers.len(), 2);
-        kill(Pid::from_raw(workers[0]), Signal::SIGKILL).expect("it runs");
         let said = || fs::read_to_string(&progress).unwrap_or_default();
-        wait_until(|| said().contains("is there again"));
-        let then = losses(&progress).len();
-        wait_until(|| losses(&progress).len() > then + 3);
+        for (row, worker) in workers.into_iter().enumerate() {
+            kill(Pid::from_raw(worker), Signal::SIGKILL).expect("it runs");
+            wait_until(|| said().matches("is there again").count() == row + 1);
+            let then = losses(&progress).len();
+            wait_until(|| losses(&progress).len() > then + 3);
+        }
         let told = stop(child);
         assert!(told.contains("is lost: ") && told.contains(", started again after"), "{told}");
         let found = losses(&progress);

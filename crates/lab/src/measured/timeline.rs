@@ -163,7 +163,14 @@ struct Arguments {
 /// From and until when, in nanoseconds.
 type Span = (u64, u64);
 
+/// Microseconds of a hundred days: sums of so long spans are still exact.
+const LONGEST: f64 = 100.0 * 24.0 * 3600.0 * 1e6;
+
 impl Event {
+    fn is_of_a_run(&self) -> bool {
+        (0.0..=LONGEST).contains(&self.ts) && (0.0..=LONGEST).contains(&self.dur)
+    }
+
     fn span(&self) -> Span {
         let nanos = |micros: f64| (micros * 1e3).round() as u64;
         (nanos(self.ts), nanos(self.ts + self.dur))
@@ -184,6 +191,12 @@ fn profile(trace: Trace) -> Result<TimelineProfile, &'static str> {
         return Err("it names no device's tasks: give the `timeline.json` of a run of `het-train`");
     }
     let whole: Vec<&Event> = trace.events.iter().filter(|event| event.ph == "X").collect();
+    if whole.is_empty() {
+        return Err("nothing of it ended: give the `timeline.json` of a run that made a step");
+    }
+    if !whole.iter().all(|event| event.is_of_a_run()) {
+        return Err("a time in it is of no run: negative, or years long");
+    }
     let of = |category: &'static str| whole.iter().copied().filter(move |it| it.cat == category);
     let busy: Vec<Vec<Span>> = devices
         .iter()
@@ -202,7 +215,7 @@ fn profile(trace: Trace) -> Result<TimelineProfile, &'static str> {
     let mut kernels: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for task in of("task") {
         let sum = kernels.entry(&task.name).or_default();
-        *sum = (sum.0 + 1, sum.1 + length(task.span()));
+        *sum = (sum.0 + 1, sum.1.saturating_add(length(task.span())));
     }
     let mut kernels: Vec<KernelSum> = kernels
         .into_iter()
@@ -223,7 +236,7 @@ fn profile(trace: Trace) -> Result<TimelineProfile, &'static str> {
             hidden: 0.0,
         });
         sum.copies += 1;
-        sum.bytes += copy.args.bytes;
+        sum.bytes = sum.bytes.saturating_add(copy.args.bytes);
         sum.seconds += seconds(length(copy.span()));
         // Devices and memories have names of their own; where a memory has one device they agree,
         // and the first device is the host's.
@@ -251,7 +264,10 @@ fn uses<'a>(
     copying: &[Span],
 ) -> Result<[f64; Use::ALL.len()], &'static str> {
     let mut nanos = [0; Use::ALL.len()];
-    let mut add = |of: Use, more: u64| nanos[of as usize] += more;
+    let mut add = |of: Use, more: u64| {
+        let sum: &mut u64 = &mut nanos[of as usize];
+        *sum = sum.saturating_add(more);
+    };
     add(Use::Compute, busy.iter().copied().map(length).sum());
     for event in idle {
         let span = event.span();
@@ -379,6 +395,14 @@ mod tests {
     fn other_traces_are_refused() {
         let kineto = event(7, "kernel", "gemm", (0, 9));
         assert!(profiled(&[kineto]).expect_err("no device").contains("timeline.json"));
+        let empty = profiled(&[track(1, "cpu0: compute")]).expect_err("no step");
+        assert!(empty.contains("made a step"), "{empty}");
+        for times in ["\"ts\":10,\"dur\":-5", "\"ts\":-1,\"dur\":5", "\"ts\":1,\"dur\":1e300"] {
+            let event =
+                format!("{{\"ph\":\"X\",\"tid\":1,\"cat\":\"task\",\"name\":\"n\",{times}}}");
+            let error = profiled(&[track(1, "cpu0: compute"), event]).expect_err("no time");
+            assert!(error.contains("of no run"), "{error}");
+        }
         let newer = [track(1, "cpu0: compute"), event(1, "idle", "sleeps", (0, 9))];
         assert!(profiled(&newer).expect_err("a new cause").contains("does not know"));
     }

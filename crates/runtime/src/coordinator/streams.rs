@@ -1,6 +1,7 @@
 //! What is committed to the stream of a device, and when.
 
 use crate::coherence::{Acquired, Outcome};
+use crate::graph::BACKGROUND;
 use crate::{Access, Accesses, Action, DeviceId, Launch, Nanos, Stage, TaskId};
 
 use super::Coordinator;
@@ -240,6 +241,8 @@ impl Coordinator {
         let (scheduler, view) = self.parts();
         scheduler.upcoming(&view, device, &mut soon);
         let tasks = soon.drain(..).take(PREFETCHED).filter_map(|task| self.graph.get(task));
+        // What is copied for the background is in the way of all other copies.
+        let tasks = tasks.filter(|node| node.priority > BACKGROUND);
         let next: Vec<Access> = tasks.flat_map(|node| node.accesses.iter().copied()).collect();
         self.data.prefetch(&next, memory, self.now, actions);
         self.soon = soon;

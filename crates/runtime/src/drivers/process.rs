@@ -19,7 +19,8 @@ use thiserror::Error;
 
 use super::cpu::{Buffer, Code, Cpu, Shared};
 use crate::{
-    Completion, CopyOrder, Driver, HandleId, KernelInfo, Launch, Machine, MemoryId, Nanos, Wait,
+    Completion, CopyOrder, DeviceId, Driver, HandleId, KernelInfo, Launch, Machine, MemoryId,
+    Nanos, Wait,
 };
 
 use line::{Line, Sent};
@@ -76,7 +77,7 @@ pub struct Offer {
 /// How long a worker may take for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// From when it is waited for until it has said who it is.
+    /// From when it came until it has said who it is; as long may pass before it comes.
     pub handshake: Duration,
     /// Without a sign of life.
     pub silence: Duration,
@@ -127,6 +128,8 @@ pub enum StartError {
     Capacity { memory: String, told: u64, offered: u64 },
     #[error("memory `{0}` is of two workers")]
     Twice(String),
+    #[error("the worker of memory `{memory}` is of another version: it has no kernel `{kernel}`")]
+    Kernel { memory: String, kernel: String },
 }
 
 /// A worker, and what it is to do since the last flush.
@@ -143,8 +146,9 @@ pub struct Process<B: Portable> {
     host: Cpu<B>,
     /// By memory; `None` for those of this process.
     links: Vec<Option<Link<B>>>,
-    /// Names of the kernels, in their order.
-    kernels: Vec<String>,
+    kernels: Vec<KernelInfo>,
+    /// Of these, in their order.
+    names: Vec<String>,
     limits: Limits,
 }
 
@@ -180,20 +184,20 @@ impl<B: Portable> Process<B> {
         limits: Limits,
     ) -> Result<Self, StartError> {
         for (memory, Peer { offer, .. }) in &workers {
-            check(machine, *memory, offer)?;
+            check(machine, *memory, offer, kernels)?;
         }
         let mut links: Vec<Option<Link<B>>> = machine.memories().iter().map(|_| None).collect();
         let is_remote = |memory: MemoryId| workers.iter().any(|(of, _)| *of == memory);
         let host = Cpu::for_devices(machine, code, |id| !is_remote(machine.memory_of(id)))?;
-        let kernels: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
         for (memory, peer) in workers {
             let link = &mut links[memory.row()];
             if link.is_some() {
                 return Err(StartError::Twice(machine.memories()[memory.row()].name.clone()));
             }
-            *link = Some(Link::start((memory, &kernels), peer, host.shared(), limits)?);
+            *link = Some(Link::start((memory, &names), peer, host.shared(), limits)?);
         }
-        let own = Self { host, links, kernels, limits };
+        let own = Self { host, links, kernels: kernels.to_vec(), names, limits };
         own.introduce();
         Ok(own)
     }
@@ -209,9 +213,9 @@ impl<B: Portable> Process<B> {
         memory: MemoryId,
         peer: Peer,
     ) -> Result<(), StartError> {
-        check(machine, memory, &peer.offer)?;
+        check(machine, memory, &peer.offer, &self.kernels)?;
         let shared = self.host.shared();
-        let link = Link::start((memory, &self.kernels), peer, shared, self.limits)?;
+        let link = Link::start((memory, &self.names), peer, shared, self.limits)?;
         self.links[memory.row()] = Some(link);
         self.introduce();
         Ok(())
@@ -240,14 +244,28 @@ impl<B: Portable> Process<B> {
     }
 }
 
-fn check(machine: &Machine, memory: MemoryId, offer: &Offer) -> Result<(), StartError> {
+fn check(
+    machine: &Machine,
+    memory: MemoryId,
+    offer: &Offer,
+    kernels: &[KernelInfo],
+) -> Result<(), StartError> {
     let Some(told) = machine.memories().get(memory.row()) else {
         return Err(StartError::NoMemory(memory.row()));
     };
     let own = machine.device_ids().filter(|device| machine.memory_of(*device) == memory);
-    let (memory, devices) = (told.name.clone(), own.count());
-    if devices != 1 {
-        return Err(StartError::Devices { memory, devices });
+    let own: Vec<DeviceId> = own.collect();
+    let memory = told.name.clone();
+    let &[device] = &own[..] else {
+        return Err(StartError::Devices { memory, devices: own.len() });
+    };
+    let class = &machine.devices()[device.row()].class;
+    let is_of_it = |kernel: &&KernelInfo| {
+        kernel.classes.is_empty() || kernel.classes.iter().any(|own| own == class)
+    };
+    let missing = kernels.iter().filter(is_of_it).find(|own| !offer.kernels.contains(&own.name));
+    if let Some(KernelInfo { name, .. }) = missing {
+        return Err(StartError::Kernel { memory, kernel: name.clone() });
     }
     let (told, offered) = (told.capacity.0, offer.capacity);
     if told > offered {
@@ -310,7 +328,7 @@ impl<B: Portable> Driver for Process<B> {
 
 impl<B: Portable> Drop for Link<B> {
     fn drop(&mut self) {
-        self.line.close();
+        self.line.end();
         for thread in self.threads.drain(..) {
             // What the program's code panics with in it is caught.
             let _ = thread.join();

@@ -13,7 +13,7 @@ use crate::optimiser::{self, Request};
 use crate::steps::{self, DeviceWork, Executor, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
-use crate::workers::{self, Workers};
+use crate::workers::{Program, Workers};
 use crate::{drivers, memory, training};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
@@ -49,10 +49,10 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
         arguments::Method::Full => None,
         arguments::Method::Lora => Some(Adapter::random(shape, rank, 2.0 * rank as f32, 1)),
     };
-    if let Some(connection) = workers::connection(None)? {
+    if let Some(program) = Program::from_environment(None) {
         let architecture = source.architecture()?;
         let adapter = adapter(&architecture);
-        steps::serve(connection, architecture, adapter.as_ref())?;
+        steps::serve(program.connect()?, architecture, adapter.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     }
     let workers = Workers::start(arguments.workers, None)?;

@@ -18,7 +18,7 @@ use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
 use crate::training::{self, HeldOut, Method, Outcome, Places, Prompts, Settings};
 use crate::weights::{Source, Weights};
-use crate::workers::{self, Gang, Workers};
+use crate::workers::{Gang, Program, Workers};
 use crate::{drivers, initial, samples, warm, whole};
 use het_core::Bytes;
 use serde_json::{Value as Json, json};
@@ -72,7 +72,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let notice = Notice::from_environment()?;
     let checkpoints = checkpoints(arguments);
     let gang = Gang::from_environment(&checkpoints)?;
-    if let Some(connection) = workers::connection(gang.as_ref())? {
+    if let Some(program) = Program::from_environment(gang.as_ref()) {
         let source = Source::open(weights)?;
         let architecture = source.architecture()?;
         let adapter = match &method {
@@ -80,7 +80,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
             Method::Full | Method::Scratch => None,
         };
         drop(source);
-        steps::serve(connection, architecture, adapter.as_ref())?;
+        steps::serve(program.connect()?, architecture, adapter.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut progress = Progress::from_environment();
@@ -384,7 +384,11 @@ fn held_out(
     if format.is_some() {
         precision::check_width(architecture)?;
     }
-    HeldOut::read(&data, (arguments.validate_sequences, arguments.seq), every, format)
+    let most = (arguments.validate_sequences, arguments.seq);
+    let held_out = HeldOut::read(&data, most, every, format)?;
+    let mut batches = held_out.batches.iter();
+    batches.try_for_each(|batch| batch.check_vocabulary(architecture.vocabulary))?;
+    Ok(held_out)
 }
 
 /// What a resumed run must have in common with the run that it continues, beside its settings.

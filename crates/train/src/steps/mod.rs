@@ -248,6 +248,7 @@ impl Executor {
 
     /// What became of workers since this was asked last.
     pub fn take_news(&mut self) -> Vec<String> {
+        self.news.extend(self.workers.take_news());
         std::mem::take(&mut self.news)
     }
 
@@ -492,15 +493,34 @@ impl Executor {
     /// them, and only while it has nothing else to do.
     pub fn begin_validation(&mut self, batches: &[Batch], format: Option<Format>) -> Result<()> {
         self.settle()?;
+        self.forget_lost()?;
+        let begun = self.submit_validation(batches, format);
+        self.or_without_validation(begun)
+    }
+
+    fn submit_validation(&mut self, batches: &[Batch], format: Option<Format>) -> Result<()> {
         let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
             return Err(no_learner());
         };
         let class = replicas[self.shares.slowest()].place.class;
         let place = Place { class, urgency: Urgency::Background };
-        let (learner, held_out) = ((&*learner, *outer), (batches, format));
-        let begun = Validation::begin(tasks, kernels, learner, place, held_out)?;
-        self.validation = Some(begun);
-        Ok(())
+        let validation = Validation::new(tasks, kernels, learner, place, batches)?;
+        let shared = Shared { kernels, outer: *outer, base: &learner.base, values: &[] };
+        self.validation.insert(validation).submit(tasks, shared, batches, format)
+    }
+
+    /// A validation that fails, for whatever reason, fails no run.
+    fn or_without_validation<T: Default>(&mut self, result: Result<T>) -> Result<T> {
+        let Err(error) = result else { return result };
+        // What was lost shows when all has ended.
+        let _ = self.tasks.wait_for_all();
+        self.forget_lost()?;
+        if let Some(validation) = self.validation.take() {
+            let reason = self.tasks.take_failed().unwrap_or_else(|| error.to_string());
+            self.news.push(format!("no held-out loss, the training goes on: {reason}"));
+            validation.release(&mut self.tasks)?;
+        }
+        Ok(T::default())
     }
 
     /// What came of the validation that was begun last, once it has ended; waits for that where it
@@ -509,9 +529,18 @@ impl Executor {
         if !is_to_wait && self.tasks.has_background() {
             return Ok(None);
         }
+        let ended = self.end_validation();
+        self.or_without_validation(ended)
+    }
+
+    fn end_validation(&mut self) -> Result<Option<Validated>> {
         self.tasks.wait_for_all()?;
         self.forget_lost()?;
-        self.validation.take().map(|own| own.end(&mut self.tasks)).transpose()
+        let Some(validation) = &self.validation else { return Ok(None) };
+        let validated = validation.read(&mut self.tasks)?;
+        let ended = self.validation.take();
+        ended.into_iter().try_for_each(|own| own.release(&mut self.tasks))?;
+        Ok(Some(validated))
     }
 
     /// Loss summed over the scored rows.

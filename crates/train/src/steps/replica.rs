@@ -83,7 +83,12 @@ impl Replica {
     pub fn merge(&self, tasks: &mut Tasks, shared: Shared<'_>, layer: usize) -> Result<()> {
         let own = [(shared.base[layer], Read), (shared.values[layer], Read)];
         let accesses = own.into_iter().chain([(self.layers[layer], Write)]);
-        tasks.submit(self.place, (Kernel::Merge, layer), accesses)
+        let urgency = match self.place.urgency {
+            // Else all layers would have theirs before the first one computes.
+            Urgency::Usual => Urgency::Low,
+            other => other,
+        };
+        tasks.submit(Place { urgency, ..self.place }, (Kernel::Merge, layer), accesses)
     }
 
     /// Submits what takes a batch through all layers; returns its handle. An adapter is worked into

@@ -26,6 +26,8 @@ const LATENCY_NS: u64 = 50_000;
 pub(super) struct Tasks {
     runtime: Runtime<Process<Content>>,
     lost: Vec<LostWorker>,
+    /// Why something in the background failed.
+    failed: Option<String>,
 }
 
 /// Which device a task is for, and what it is before and behind.
@@ -41,6 +43,8 @@ pub(super) struct Place {
 pub(super) enum Urgency {
     /// Where the device has nothing else to do; no step waits for it.
     Background = BACKGROUND,
+    /// Where nothing usual is ready.
+    Low = -1,
     Usual = 0,
     /// Before all else.
     Urgent = 1,
@@ -112,7 +116,7 @@ impl Tasks {
         let scheduler = (SCHEDULERS[0].make)();
         let coordinator = Coordinator::new(machine, infos, model, scheduler);
         let runtime = Runtime::new(coordinator, driver, Begin::WhenFlushed);
-        Ok(Self { runtime, lost: Vec::new() })
+        Ok(Self { runtime, lost: Vec::new(), failed: None })
     }
 
     /// The classes of this process's device, and of each worker's.
@@ -210,16 +214,29 @@ impl Tasks {
             _ => self.runtime.take_mended(),
         };
         losses.iter().for_each(|loss| self.note(loss));
-        let took_no_task =
-            |loss: &Loss| matches!(loss.cause, Cause::Memory { .. }) && loss.cancelled.is_empty();
+        // A worker that is lost takes contents with it which a step can do without.
+        let took_no_task = |loss: &Loss| {
+            let is_elsewhere = loss.background > 0 || matches!(loss.cause, Cause::Memory { .. });
+            is_elsewhere && loss.cancelled.is_empty()
+        };
         match waited {
             Err(RunError::Lost(_)) if losses.iter().all(took_no_task) => Ok(()),
             waited => waited.map_err(failed),
         }
     }
 
+    /// Why something in the background failed since this was asked last.
+    pub fn take_failed(&mut self) -> Option<String> {
+        self.failed.take()
+    }
+
     fn note(&mut self, loss: &Loss) {
-        let Cause::Memory { memory, reason } = &loss.cause else { return };
+        let Cause::Memory { memory, reason } = &loss.cause else {
+            if loss.background > 0 {
+                self.failed = Some(RunError::Lost(vec![loss.clone()]).to_string());
+            }
+            return;
+        };
         let class = ClassId(memory.0);
         let (name, reason) = (self.device(class).0.to_owned(), reason.clone());
         self.lost.push(LostWorker { class, name, reason });

@@ -13,15 +13,17 @@ use crate::blocks::quantized::Format;
 use crate::error::Result;
 use het_runtime::HandleId;
 use het_runtime::Mode::{Read, ReadWrite, Write};
-use std::sync::Arc;
 
 /// What is under way.
 #[derive(Debug)]
 pub(super) struct Validation {
     replica: Replica,
     has_own_layers: bool,
-    /// Snapshots, and batches.
-    handles: Vec<HandleId>,
+    /// Of what learns.
+    snapshot: Vec<HandleId>,
+    batches: Vec<HandleId>,
+    /// What lies around the layers, with rounded matrices.
+    ends: Option<HandleId>,
     /// Of each batch, summed over its scored rows.
     losses: Vec<HandleId>,
     rows: usize,
@@ -37,44 +39,65 @@ pub struct Validated {
 }
 
 impl Validation {
-    /// Submits all of it, with matrices in a format of integers where there is one. No step is
-    /// under way.
-    pub fn begin(
+    /// Takes the snapshot. No step is under way.
+    pub fn new(
         tasks: &mut Tasks,
-        kernels: &Arc<Kernels>,
-        (learner, outer): (&Learner, HandleId),
+        kernels: &Kernels,
+        learner: &Learner,
         place: Place,
-        (batches, format): (&[Batch], Option<Format>),
+        batches: &[Batch],
     ) -> Result<Self> {
         let copies = tasks.copies(&learner.values)?;
         let snapshot = hold_all(tasks, copies)?;
-        let (layers, outer) = match learner.base.is_empty() {
-            // What lies around the layers is the first.
-            true => (snapshot[1..].to_vec(), snapshot[0]),
-            false => (tasks.register_like(&learner.base)?, outer),
-        };
         let has_own_layers = !learner.base.is_empty();
-        let mut replica = Replica::new(tasks, kernels, place, layers)?;
-        // Room for the largest: none waits for another one before it.
-        let fit =
-            |batch| replica.activations.fit(tasks, &kernels.architecture, batch, Keep::Result);
-        batches.iter().try_for_each(fit)?;
+        let layers = match has_own_layers {
+            true => tasks.register_like(&learner.base)?,
+            // What lies around the layers is the first.
+            false => snapshot[1..].to_vec(),
+        };
+        let replica = Replica::new(tasks, kernels, place, layers)?;
         let rows = batches.iter().map(|batch| batch.rows.len()).sum();
         let losses = hold_all(tasks, batches.iter().map(|_| 0.0))?;
-        let mut own = Self { replica, has_own_layers, handles: snapshot.clone(), losses, rows };
-        let mut shared = Shared { kernels, outer, base: &learner.base, values: &snapshot };
+        Ok(Self {
+            replica,
+            has_own_layers,
+            snapshot,
+            batches: Vec::new(),
+            ends: None,
+            losses,
+            rows,
+        })
+    }
+
+    /// Submits all of it, with matrices in a format of integers where there is one. `shared` has
+    /// what is not in the snapshot.
+    pub fn submit(
+        &mut self,
+        tasks: &mut Tasks,
+        shared: Shared<'_>,
+        batches: &[Batch],
+        format: Option<Format>,
+    ) -> Result<()> {
+        let snapshot = self.snapshot.clone();
+        let outer = if self.has_own_layers { shared.outer } else { snapshot[0] };
+        let mut shared = Shared { outer, values: &snapshot, ..shared };
+        // Room for the largest: none waits for another one before it.
+        for batch in batches {
+            let architecture = &shared.kernels.architecture;
+            self.replica.activations.fit(tasks, architecture, batch, Keep::Result)?;
+        }
         if let Some(format) = format {
-            shared.outer = own.quantize(tasks, shared, format)?;
+            shared.outer = self.quantize(tasks, shared, format)?;
             // An adapter is worked in already.
             shared.base = &[];
         }
-        for (row, batch) in batches.iter().enumerate() {
-            let batch = own.replica.forward(tasks, shared, batch, Keep::Result)?;
-            own.handles.push(batch);
-            own.replica.score(tasks, shared.outer, batch, own.losses[row])?;
+        for (batch, loss) in batches.iter().zip(&self.losses) {
+            let batch = self.replica.forward(tasks, shared, batch, Keep::Result)?;
+            self.batches.push(batch);
+            self.replica.score(tasks, shared.outer, batch, *loss)?;
         }
         tasks.flush();
-        Ok(own)
+        Ok(())
     }
 
     /// Submits what rounds all matrices; returns the handle of the ends.
@@ -93,7 +116,7 @@ impl Validation {
             tasks.submit(place, (Kernel::QuantizeLayer, by), [(*layer, ReadWrite)])?;
         }
         let ends = tasks.register_like(&[shared.outer])?[0];
-        self.handles.push(ends);
+        self.ends = Some(ends);
         tasks.submit(place, (Kernel::QuantizeEnds, 0), [(shared.outer, Read), (ends, Write)])?;
         Ok(ends)
     }
@@ -103,9 +126,8 @@ impl Validation {
         self.replica.place
     }
 
-    /// Waits for all of it.
-    pub fn end(self, tasks: &mut Tasks) -> Result<Validated> {
-        tasks.wait_for_all()?;
+    /// What came of it, once all of it has ended.
+    pub fn read(&self, tasks: &mut Tasks) -> Result<Validated> {
         let mut sum = 0.0;
         for loss in &self.losses {
             sum += tasks.look(*loss, |content| match content {
@@ -113,16 +135,14 @@ impl Validation {
                 _ => f64::NAN,
             })?;
         }
-        let validated =
-            Validated { loss: sum / self.rows as f64, device: self.replica.name.clone() };
-        self.release(tasks)?;
-        Ok(validated)
+        Ok(Validated { loss: sum / self.rows as f64, device: self.replica.name.clone() })
     }
 
     /// Frees all that it has, once nothing of it runs any more.
     pub fn release(self, tasks: &mut Tasks) -> Result<()> {
-        self.replica.release(tasks, self.has_own_layers)?;
-        let mut all = self.handles.into_iter().chain(self.losses);
+        let Self { replica, has_own_layers, snapshot, batches, ends, losses, .. } = self;
+        replica.release(tasks, has_own_layers)?;
+        let mut all = snapshot.into_iter().chain(batches).chain(ends).chain(losses);
         all.try_for_each(|handle| tasks.release(handle))
     }
 }

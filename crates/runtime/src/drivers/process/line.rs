@@ -233,8 +233,23 @@ impl<B: Portable> Line<B> {
         self.close();
     }
 
+    /// Lets the worker go, and ends both threads.
+    pub fn end(&self) {
+        self.lane.close();
+    }
+
+    fn take_leave(&self, socket: &mut Socket) {
+        if !self.state().is_lost {
+            let mut frame = Vec::new();
+            Order::End.write(&mut frame);
+            // To one that is gone, or takes nothing, there is nothing to say.
+            let _ = self.write(socket, &frame);
+        }
+        self.socket.shutdown();
+    }
+
     /// Ends both threads.
-    pub fn close(&self) {
+    fn close(&self) {
         self.socket.shutdown();
         self.lane.close();
     }
@@ -258,7 +273,7 @@ impl<B: Portable> Line<B> {
                 false => self.lane.poll(&mut orders),
             };
             if !is_open {
-                return;
+                return self.take_leave(&mut socket);
             }
             for order in orders.drain(..) {
                 match order {

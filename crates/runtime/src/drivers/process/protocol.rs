@@ -7,7 +7,7 @@ use crate::machine::Interval;
 use crate::{Access, Accesses, HandleId, Mode, Nanos, TaskId, TransferId};
 
 /// Of every frame. Another one ends the connection.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Most bytes of content in a frame.
 pub const CHUNK: usize = 1 << 20;
@@ -99,6 +99,8 @@ pub enum Order<'a> {
         bytes: u64,
     },
     Drop(HandleId),
+    /// There is nothing more to do, now or later.
+    End,
 }
 
 /// From a worker. Times are its own.
@@ -152,6 +154,9 @@ impl Order<'_> {
             Self::Drop(handle) => {
                 frame.kind(4).handle(*handle);
             }
+            Self::End => {
+                frame.kind(5);
+            }
         }
     }
 }
@@ -180,6 +185,7 @@ impl<'a> Order<'a> {
                 bytes: fields.u64()?,
             },
             4 => Self::Drop(fields.handle()?),
+            5 => Self::End,
             other => return Err(FrameError::Kind(other)),
         };
         fields.end().map(|()| order)

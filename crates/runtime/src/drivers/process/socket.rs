@@ -248,6 +248,16 @@ impl Peer {
     pub fn process(&self) -> Option<i32> {
         self.process
     }
+
+    /// Whether it is gone again: nothing is to be read of one that waits.
+    pub fn is_gone(&self) -> bool {
+        let socket = match self.frames.socket() {
+            Socket::Unix(stream) => stream.as_fd(),
+            Socket::Tcp(stream) => stream.as_fd(),
+        };
+        let mut readable = [PollFd::new(socket, PollFlags::POLLIN)];
+        poll(&mut readable, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
 }
 
 impl Listener {
@@ -279,36 +289,26 @@ impl Listener {
         }
     }
 
-    /// The next one that comes. One that is not let in is an error, after which others may come.
+    /// The next one that comes, once it has said who it is. One that is not let in is an error,
+    /// after which others may come.
     ///
     /// # Errors
     /// Nobody in time, and somebody who is not who it has to be or does not say so in time.
     pub fn accept(&self, limits: &Limits) -> Result<Peer, ConnectError> {
-        let by = Instant::now() + limits.handshake;
-        let socket = self.next(by, limits.handshake)?;
-        let (process, token) = match (&self.door, &socket) {
-            (Door::Unix(..), Socket::Unix(stream)) => (Some(checked(stream)?), None),
-            (Door::Tcp(_, token), _) => (None, Some(token)),
-            (Door::Unix(..), Socket::Tcp(_)) => (None, None),
+        self.pending(limits)?.handshake(limits)
+    }
+
+    /// The next one that comes, whoever it is.
+    ///
+    /// # Errors
+    /// Nobody in time, and a system that has no room for another connection now.
+    fn pending(&self, limits: &Limits) -> Result<Pending, ConnectError> {
+        let socket = self.next(Instant::now() + limits.handshake, limits.handshake)?;
+        let token = match &self.door {
+            Door::Unix(..) => None,
+            Door::Tcp(_, token) => Some(token.clone()),
         };
-        socket.set_timeouts(Some(limits.tick()), Some(limits.silence))?;
-        let mut frames = Frames::new(socket);
-        let frame = frames.next(|_| match Instant::now() < by {
-            true => Ok(()),
-            false => Err("it did not say who it is in time".to_owned()),
-        })?;
-        let Ok(Report::Hello(hello)) = Report::read(frame) else {
-            return Err(match Report::read(frame) {
-                Err(error) => ReadError::from(error).into(),
-                Ok(_) => ConnectError::NoHello,
-            });
-        };
-        let Hello { token: shown, device, class, capacity, kernels } = hello;
-        if token.is_some_and(|token| !token.is(&shown)) {
-            return Err(ConnectError::Token);
-        }
-        let offer = Offer { device, class, capacity, kernels };
-        Ok(Peer { frames, offer, process })
+        Ok(Pending { socket, token })
     }
 
     /// Waits for a connection until then.
@@ -319,12 +319,7 @@ impl Listener {
                 Door::Tcp(listener, _) => listener.accept().map(|(one, _)| Socket::Tcp(one)),
             };
             match accepted {
-                Ok(socket) => {
-                    if let Socket::Tcp(stream) = &socket {
-                        stream.set_nodelay(true)?;
-                    }
-                    return Ok(socket);
-                }
+                Ok(socket) => return Ok(socket),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
@@ -349,6 +344,50 @@ impl Listener {
             Door::Unix(listener, _) => listener.as_fd(),
             Door::Tcp(listener, _) => listener.as_fd(),
         }
+    }
+}
+
+/// A connection of whoever came.
+#[derive(Debug)]
+struct Pending {
+    socket: Socket,
+    /// What it has to show, over TCP.
+    token: Option<Token>,
+}
+
+impl Pending {
+    /// Waits until it has said who it is.
+    ///
+    /// # Errors
+    /// Somebody who is not who it has to be, or does not say so in time.
+    fn handshake(self, limits: &Limits) -> Result<Peer, ConnectError> {
+        let Self { socket, token } = self;
+        let by = Instant::now() + limits.handshake;
+        let process = match &socket {
+            Socket::Unix(stream) => Some(checked(stream)?),
+            Socket::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                None
+            }
+        };
+        socket.set_timeouts(Some(limits.tick()), Some(limits.silence))?;
+        let mut frames = Frames::new(socket);
+        let frame = frames.next(|_| match Instant::now() < by {
+            true => Ok(()),
+            false => Err("it did not say who it is in time".to_owned()),
+        })?;
+        let Ok(Report::Hello(hello)) = Report::read(frame) else {
+            return Err(match Report::read(frame) {
+                Err(error) => ReadError::from(error).into(),
+                Ok(_) => ConnectError::NoHello,
+            });
+        };
+        let Hello { token: shown, device, class, capacity, kernels } = hello;
+        if token.is_some_and(|token| !token.is(&shown)) {
+            return Err(ConnectError::Token);
+        }
+        let offer = Offer { device, class, capacity, kernels };
+        Ok(Peer { frames, offer, process })
     }
 }
 

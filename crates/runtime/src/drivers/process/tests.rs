@@ -59,6 +59,7 @@ enum Heard {
     Part(HandleId, u64),
     Fetch(TransferId),
     Drop(HandleId),
+    End,
 }
 
 struct Hand(Frames);
@@ -79,6 +80,7 @@ impl Hand {
             Order::Store(handle, chunk) => Heard::Part(handle, chunk.offset),
             Order::Fetch { transfer, .. } => Heard::Fetch(transfer),
             Order::Drop(handle) => Heard::Drop(handle),
+            Order::End => Heard::End,
         }
     }
 
@@ -269,4 +271,49 @@ fn a_worker_reports_what_has_ended_before_what_may_take_long() {
     assert!(matches!(found[..], [Completion::Ended { task, .. }] if task == second), "{found:?}");
     drop(std::mem::replace(driver, self::driver(Vec::new())));
     worker.join().expect("it does not panic").expect("the program keeps to the protocol");
+}
+
+#[test]
+fn a_worker_tells_the_end_of_a_run_from_a_program_that_is_gone() {
+    let (mut hands, peers) = workers(1);
+    drop(driver(peers));
+    assert_eq!([(); 2].map(|()| hands[0].hear()), [Heard::Welcome, Heard::End]);
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("socket");
+    let listener = Listener::unix(&path).expect("a socket");
+    for has_said in [true, false] {
+        let path = path.clone();
+        let worker = std::thread::spawn(move || {
+            let connection = Connection::unix(&path).expect("a program");
+            serve::<Vec<u8>>(connection, ("any", "any", 1 << 30), Vec::new())
+        });
+        let peer = listener.accept(&LONG).expect("a worker");
+        let mut program = Vec::new();
+        Order::Welcome { silence_ms: 10_000, kernels: Vec::new() }.write(&mut program);
+        if has_said {
+            Order::End.write(&mut program);
+        }
+        let mut socket = peer.frames.socket().try_clone().expect("a clone");
+        socket.write_all(&program).expect("it listens");
+        socket.shutdown();
+        let served = worker.join().expect("it does not panic");
+        assert_eq!(matches!(served, Err(WorkerError::Gone)), !has_said, "{served:?}");
+    }
+}
+
+#[test]
+fn who_left_while_it_waited_is_seen() {
+    let (mut hands, peers) = workers(2);
+    drop(hands.remove(0));
+    assert_eq!(peers.iter().map(|(_, peer)| peer.is_gone()).collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn a_worker_of_another_version_is_not_let_in() {
+    let (_hands, peers) = workers(1);
+    let kernels = [KernelInfo { name: "new".to_owned(), classes: Vec::new() }];
+    let refused = Process::<Vec<u8>>::new(&machine(1), (&kernels, Vec::new()), peers, LONG);
+    let error = refused.expect_err("it lacks a kernel").to_string();
+    assert!(error.contains("has no kernel `new`"), "{error}");
 }

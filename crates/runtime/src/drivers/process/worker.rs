@@ -28,6 +28,8 @@ pub enum WorkerError {
     Socket(#[from] std::io::Error),
     #[error("the program sent what a worker can't do: {0}")]
     Protocol(String),
+    #[error("the program is gone, or has given this worker up")]
+    Gone,
     #[error("the program did not let the worker in: {0}")]
     Refused(String),
 }
@@ -53,11 +55,12 @@ struct Fetch {
     bytes: u64,
 }
 
-/// Serves a program until it closes the connection. One thread runs kernels, one sends contents,
+/// Serves a program until it says that there is nothing more to do. One thread runs kernels, one sends contents,
 /// one gives signs of life.
 ///
 /// # Errors
-/// A program that does not let the worker in, or sends what can't be.
+/// A program that does not let the worker in, ends the connection without a word, or sends what
+/// can't be.
 pub fn serve<B: Portable>(
     connection: Connection,
     (device, class, capacity): (&str, &str, u64),
@@ -132,7 +135,7 @@ impl<B: Portable> Worker<B> {
         loop {
             let frame = match frames.next(|_| Ok(())) {
                 Ok(frame) => frame,
-                Err(ReadError::Closed) => return Ok(()),
+                Err(ReadError::Closed) => return Err(WorkerError::Gone),
                 Err(ReadError::Broken(error)) => return Err(error.into()),
                 Err(error) => return Err(WorkerError::Protocol(error.to_string())),
             };
@@ -164,6 +167,7 @@ impl<B: Portable> Worker<B> {
                         Ok(())
                     });
                 }
+                Order::End => return Ok(()),
                 Order::Welcome { .. } => {
                     return Err(WorkerError::Protocol("a second welcome".to_owned()));
                 }

@@ -99,6 +99,13 @@ impl<'a> View<'a> {
         self.data.available_at(&node.accesses, memory, self.now)
     }
 
+    /// Whether all that a task reads is where a device computes.
+    pub fn has_data(&self, node: &Node, device: DeviceId) -> bool {
+        let memory = self.machine.memory_of(device);
+        let mut read = node.accesses.iter().filter(|access| access.mode.reads());
+        read.all(|access| self.data.is_valid(access.handle, memory))
+    }
+
     pub fn memory_of(&self, device: DeviceId) -> MemoryId {
         self.machine.memory_of(device)
     }

@@ -74,7 +74,13 @@ impl Coordinator {
         let Some(node) = self.graph.get(task) else { return };
         let kernel = self.kernels[node.kernel.row()].name.clone();
         let accesses = node.accesses.clone();
+        let was_cancelled = node.is_cancelled;
         self.data.release(&accesses, memory, Outcome::Undefined, actions);
+        if was_cancelled {
+            // It had begun before it was known that what it reads is lost.
+            self.finish(task, None, actions);
+            return;
+        }
         let written = accesses.iter().filter(|access| access.mode.writes());
         let lost = written.map(|access| access.handle).collect();
         if let Some(node) = self.graph.get_mut(task) {

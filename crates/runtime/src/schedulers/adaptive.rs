@@ -151,17 +151,37 @@ impl Adaptive {
         }
     }
 
+    /// What is next of the device's order. While its data is still copied something else has its
+    /// turn, if it is only less urgent and has its own data.
+    fn own(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
+        let (task, reason) = self.first_own(view, device)?;
+        let node = view.task(task)?;
+        if view.machine.memories().len() > 1 && !view.has_data(node, device) {
+            let open = self.open[device.row()].iter().take(LOOKED_AT).map(|open| open.2);
+            let mut others = open.filter_map(|task| Some((task, view.task(task)?)));
+            let less_urgent = others.find(|(other, node_of_it)| {
+                node_of_it.priority() < node.priority()
+                    && view.is_ready(*other)
+                    && view.has_data(node_of_it, device)
+            });
+            if let Some((other, _)) = less_urgent {
+                return Some((self.hand_out(other)?, "has-data"));
+            }
+        }
+        Some((self.hand_out(task)?, reason))
+    }
+
     /// The first of the device's order where it is ready and none is more urgent; else, of the
     /// most urgent that are ready, the first, or one that ends before what the device waits for
     /// is expected to begin.
-    fn own(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
+    fn first_own(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
         let first = self.first_planned(view, device)?;
         let (Reverse(urgent), place, task) = self.first_open(view, device)?;
         if place == first.place {
-            return Some((self.hand_out(task)?, "plan"));
+            return Some((task, "plan"));
         }
         if urgent > first.priority || view.is_ready(first.task) {
-            return Some((self.hand_out(task)?, "urgent"));
+            return Some((task, "urgent"));
         }
         let alike = self.open[device.row()].iter().take(LOOKED_AT);
         let mut alike = alike.take_while(|open| open.0 == Reverse(urgent)).map(|open| open.2);
@@ -171,11 +191,9 @@ impl Adaptive {
             estimate.is_some_and(|estimate| view.now as f64 + estimate.mean <= first.start)
         });
         match fits {
-            Some(task) => Some((self.hand_out(task)?, "fits-before")),
+            Some(task) => Some((task, "fits-before")),
             // What the device would wait for may wait for one that is queued here.
-            None if self.short.own_priority(device).is_some() => {
-                Some((self.hand_out(task)?, "urgent"))
-            }
+            None if self.short.own_priority(device).is_some() => Some((task, "urgent")),
             None => None,
         }
     }

@@ -286,7 +286,7 @@ fn whoever_does_not_say_who_it_is_is_not_let_in() {
     assert_eq!(refused(&LONG, &frame(ALIVE, &[])), no_hello);
     assert_eq!(
         refused(&LONG, b"GET / HTTP/1.1\r\n"),
-        let_in("it sent a frame of 542393671 bytes: 2 to 1048832 are allowed")
+        let_in("it sent a frame of 542393671 bytes: 2 to 1048576 are allowed")
     );
     let (_directory, _, listener) = listener();
     assert!(matches!(listener.accept(&short), Err(ConnectError::Nobody(_))));

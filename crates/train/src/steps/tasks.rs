@@ -233,7 +233,8 @@ impl Tasks {
     fn note(&mut self, loss: &Loss) {
         let Cause::Memory { memory, reason } = &loss.cause else {
             if loss.background > 0 {
-                self.failed = Some(RunError::Lost(vec![loss.clone()]).to_string());
+                let why = || RunError::Lost(vec![loss.clone()]).to_string();
+                self.failed.get_or_insert_with(why);
             }
             return;
         };

@@ -9,11 +9,11 @@ use crate::{Access, Accesses, HandleId, Mode, Nanos, TaskId, TransferId};
 /// Of every frame. Another one ends the connection.
 pub const VERSION: u8 = 2;
 
-/// Most bytes of content in a frame.
-pub const CHUNK: usize = 1 << 20;
+/// Most bytes of content in a frame: whatever is urgent waits for one.
+pub const CHUNK: usize = 1 << 16;
 
-/// Most bytes of a frame after its length: content and the fields beside it.
-pub const FRAME_MAX: usize = CHUNK + 256;
+/// Most bytes of a frame after its length: there are many kernels and their names.
+pub const FRAME_MAX: usize = 1 << 20;
 
 /// Bytes before a frame: its length.
 pub const LENGTH: usize = 4;

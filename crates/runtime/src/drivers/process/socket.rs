@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use socket2::SockRef;
 use thiserror::Error;
 
-use super::protocol::{self, FrameError, Hello, LENGTH, Report, TOKEN};
+use super::protocol::{self, CHUNK, FrameError, Hello, LENGTH, Report, TOKEN};
 use super::{Limits, Offer};
 
 /// What a worker has to show over TCP. It crosses the network as it is: whoever reads along has
@@ -366,7 +367,7 @@ impl Pending {
         let process = match &socket {
             Socket::Unix(stream) => Some(checked(stream)?),
             Socket::Tcp(stream) => {
-                stream.set_nodelay(true)?;
+                set_prompt(stream)?;
                 None
             }
         };
@@ -432,10 +433,20 @@ impl Connection {
     /// An address where nobody listens.
     pub fn tcp(address: impl ToSocketAddrs, token: &Token) -> Result<Self, ConnectError> {
         let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
+        set_prompt(&stream)?;
         watch(&stream)?;
         Ok(Self { socket: Socket::Tcp(stream), token: token.0 })
     }
+}
+
+/// Bytes that the system takes beyond those that are on their way.
+const UNSENT_MOST: u32 = CHUNK as u32;
+
+/// Has short frames go at once, and wait for little of the contents before them on a slow link:
+/// what the system holds nothing can overtake.
+fn set_prompt(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_MOST)
 }
 
 /// Seconds after which the system of a worker asks whether the program's host is still there, the

@@ -136,7 +136,7 @@ pub enum Outcome {
         held_out: Vec<(u64, f64)>,
         /// What was written for each prompt with the first weights, and with the last.
         answers: [Vec<Vec<u32>>; 2],
-        /// When which device did what, in the first steps, as Perfetto reads it.
+        /// When which device did what, in some steps, as Perfetto reads it.
         timeline: Option<String>,
     },
     /// Stopped on request after saving.

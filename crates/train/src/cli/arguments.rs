@@ -194,8 +194,8 @@ pub struct Training {
     /// Driver to compute with: `auto` or `cpu`
     #[arg(long, default_value = "auto")]
     pub driver: String,
-    /// Steps whose tasks, copies and waits are written to OUTPUT/timeline.json, for
-    /// ui.perfetto.dev; 0 writes none
+    /// Steps after the first one whose tasks, copies and waits are written to
+    /// OUTPUT/timeline.json, for ui.perfetto.dev; 0 writes none
     #[arg(long, default_value_t = 10, value_name = "STEPS")]
     pub timeline_steps: u64,
     /// Compute the held-out loss every so many steps; 0 never does [default: with workers a tenth

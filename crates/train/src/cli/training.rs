@@ -195,7 +195,7 @@ fn report(
     }
 }
 
-/// Writes what devices did in the first steps; the row of the report that says where. The result is
+/// Writes what devices did in some steps; the row of the report that says where. The result is
 /// there without it.
 fn write_timeline(output: &Path, trace: &str) -> Option<(&'static str, String)> {
     let path = output.join("timeline.json");

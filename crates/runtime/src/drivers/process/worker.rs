@@ -55,8 +55,8 @@ struct Fetch {
     bytes: u64,
 }
 
-/// Serves a program until it says that there is nothing more to do. One thread runs kernels, one sends contents,
-/// one gives signs of life.
+/// Serves a program until it says that there is nothing more to do. One thread runs kernels, one
+/// sends contents, one gives signs of life.
 ///
 /// # Errors
 /// A program that does not let the worker in, ends the connection without a word, or sends what

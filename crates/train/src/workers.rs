@@ -8,6 +8,7 @@
 //! gets everything.
 
 use crate::error::{Error, IoContext, Result};
+use crate::notice::Notice;
 use crate::whole;
 use het_runtime::MEMORIES_MAX;
 use het_runtime::drivers::process::{ConnectError, Connection, Limits, Listener, Peer, Token};
@@ -102,15 +103,15 @@ impl Gang {
         }
     }
 
-    /// A way to the first rank, once it is there.
-    fn connect(&self) -> Result<Connection> {
+    /// A way to the first rank, once it is there; `None` where this one is told to end before.
+    fn connect(&self, notice: &Notice) -> Result<Option<Connection>> {
         let by = Instant::now() + PATIENCE;
-        loop {
+        while notice.reason().is_none() {
             let text = fs::read_to_string(&self.token).ok();
             let token = text.as_deref().and_then(Token::from_text);
             let connected = token.map(|token| Connection::tcp(&self.address, &token));
             if let Some(Ok(connection)) = connected {
-                return Ok(connection);
+                return Ok(Some(connection));
             }
             if Instant::now() > by {
                 let why = match connected {
@@ -121,6 +122,7 @@ impl Gang {
             }
             thread::sleep(PAUSE);
         }
+        Ok(None)
     }
 }
 
@@ -238,11 +240,12 @@ fn pause(ends: u32) -> Duration {
 
 impl Workers {
     /// Starts so many on this machine, divides the threads of this process among them and itself,
-    /// and waits for the other ranks of its gang. Called before anything is computed.
+    /// and waits for the other ranks of its gang; `None` where the process is told to end before
+    /// all are there. Called before anything is computed.
     ///
     /// # Errors
     /// Processes that cannot be started, or do not come.
-    pub fn start(count: usize, gang: Option<&Gang>) -> Result<Self> {
+    pub fn start(count: usize, gang: Option<&Gang>, notice: &Notice) -> Result<Option<Self>> {
         let others = gang.map_or(0, |gang| gang.size - 1);
         if count.saturating_add(others) > MOST {
             return Err(Error::Usage {
@@ -263,10 +266,12 @@ impl Workers {
         }
         if !workers.doors.is_empty() {
             let arrivals = admit(&workers.doors);
-            workers.wait_for(&arrivals, count + others)?;
+            if !workers.wait_for(&arrivals, count + others, notice)? {
+                return Ok(None);
+            }
             workers.arrivals = Some(arrivals);
         }
-        Ok(workers)
+        Ok(Some(workers))
     }
 
     fn start_local(&mut self, count: usize) -> Result<()> {
@@ -287,7 +292,13 @@ impl Workers {
         Ok(())
     }
 
-    fn wait_for(&mut self, arrivals: &Receiver<Peer>, count: usize) -> Result<()> {
+    /// Whether all came; false where the process is told to end before.
+    fn wait_for(
+        &mut self,
+        arrivals: &Receiver<Peer>,
+        count: usize,
+        notice: &Notice,
+    ) -> Result<bool> {
         let by = Instant::now() + PATIENCE;
         while self.peers.len() < count {
             if let Ok(peer) = arrivals.recv_timeout(PAUSE) {
@@ -296,6 +307,9 @@ impl Workers {
                 self.places.push(Place { process, backoff, due });
                 self.peers.push(peer);
                 continue;
+            }
+            if notice.reason().is_some() {
+                return Ok(false);
             }
             let left = count - self.peers.len();
             if self.children.iter_mut().any(|own| !own.came && !own.is_running()) {
@@ -306,7 +320,7 @@ impl Workers {
                 return Err(failed(&format!("{left} of {count} did not come in {seconds} s")));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Its process, where the system says so.
@@ -421,16 +435,17 @@ impl<'a> Program<'a> {
         here.or_else(|| gang.filter(|gang| gang.rank > 0).map(Self::Rank))
     }
 
-    /// A way to it, for a worker that can begin at once.
+    /// A way to it, for a worker that can begin at once; `None` where that is told to end before.
     ///
     /// # Errors
     /// A process that is not there.
-    pub fn connect(&self) -> Result<Connection> {
+    pub fn connect(&self, notice: &Notice) -> Result<Option<Connection>> {
         match self {
             Self::Here(socket) => {
-                Connection::unix(socket).map_err(|error| failed(&with_causes(&error)))
+                let connection = Connection::unix(socket).map(Some);
+                connection.map_err(|error| failed(&with_causes(&error)))
             }
-            Self::Rank(gang) => gang.connect(),
+            Self::Rank(gang) => gang.connect(notice),
         }
     }
 }

@@ -2,15 +2,16 @@
 
 use super::arguments::{self, BenchStep};
 use super::show;
-use super::training::{Start, drawn, recompute};
+use super::training::{Start, drawn, recompute, serve};
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
 use crate::blocks::matrix::{product, rows, rows_mut};
 use crate::blocks::meter::{Spent, WORK, Work};
 use crate::error::Result;
 use crate::lora::Adapter;
+use crate::notice::Notice;
 use crate::optimiser::{self, Request};
-use crate::steps::{self, DeviceWork, Executor, TaskTime};
+use crate::steps::{DeviceWork, Executor, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
 use crate::workers::{Program, Workers};
@@ -52,10 +53,10 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     if let Some(program) = Program::from_environment(None) {
         let architecture = source.architecture()?;
         let adapter = adapter(&architecture);
-        steps::serve(program.connect()?, architecture, adapter.as_ref())?;
-        return Ok(ExitCode::SUCCESS);
+        return serve(&program, architecture, adapter.as_ref(), &Notice::default());
     }
-    let workers = Workers::start(arguments.workers, None)?;
+    let workers = Workers::start(arguments.workers, None, &Notice::default())?;
+    let workers = workers.unwrap_or_default();
     let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
     let tokenizer = Tokenizer::of(&source)?;
     drop(source);

@@ -73,21 +73,20 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let checkpoints = checkpoints(arguments);
     let gang = Gang::from_environment(&checkpoints)?;
     if let Some(program) = Program::from_environment(gang.as_ref()) {
-        let source = Source::open(weights)?;
-        let architecture = source.architecture()?;
+        let architecture = Source::open(weights)?.architecture()?;
         let adapter = match &method {
             Method::Lora(lora) => Some(drawn_adapter(&architecture, lora, arguments.seed)?),
             Method::Full | Method::Scratch => None,
         };
-        drop(source);
-        steps::serve(program.connect()?, architecture, adapter.as_ref())?;
-        return Ok(ExitCode::SUCCESS);
+        return serve(&program, architecture, adapter.as_ref(), &notice);
     }
     let mut progress = Progress::from_environment();
     precision::check_training(&arguments.precision)?;
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
-    let workers = Workers::start(arguments.workers, gang.as_ref())?;
+    let Some(workers) = Workers::start(arguments.workers, gang.as_ref(), &notice)? else {
+        return Ok(ExitCode::from(EXIT_SAVED));
+    };
     let source = Source::open(weights)?;
     let architecture = source.architecture()?;
     architecture.check_length(arguments.seq)?;
@@ -248,6 +247,20 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
         warn(&text);
         progress.message(&text);
     }
+}
+
+/// Computes for the program that this process is a worker of.
+pub(super) fn serve(
+    program: &Program<'_>,
+    architecture: Architecture,
+    adapter: Option<&Adapter>,
+    notice: &Notice,
+) -> Result<ExitCode> {
+    let Some(connection) = program.connect(notice)? else {
+        return Ok(ExitCode::from(EXIT_SAVED));
+    };
+    steps::serve(connection, architecture, adapter)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn recompute(asked: bool) -> Recompute {

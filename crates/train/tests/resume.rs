@@ -441,66 +441,77 @@ fn check_losses(found: &[f64], expected: &[f64]) {
     }
 }
 
+/// A run with so many workers, which trains all or an adapter, and the file of its progress.
+fn shared(
+    scene: &Scene,
+    trains_all: bool,
+    (name, workers, steps): (&str, &str, &str),
+) -> (Command, PathBuf) {
+    let more = ["--steps", steps, "--batch", "8", "--accumulate", "2"];
+    let mut command = match trains_all {
+        true => scene.full(name, &more),
+        false => scene.finetune(name, &more),
+    };
+    let progress = scene.path(&format!("{name}-progress"));
+    let _ = fs::remove_file(&progress);
+    command.args(["--workers", workers]).env("HET_PROGRESS", &progress).stderr(Stdio::piped());
+    (command, progress)
+}
+
+fn sorted(mut losses: Vec<f64>) -> Vec<f64> {
+    losses.sort_by(f64::total_cmp);
+    losses
+}
+
 #[test]
-fn workers_change_no_loss_whether_they_live_or_die() {
+fn workers_change_no_loss() {
     let scene = Scene::new();
-    for method in [Scene::finetune, Scene::full] {
-        let train = |name: &str, workers: &str, steps: &str| {
-            let more = ["--steps", steps, "--batch", "8", "--accumulate", "2"];
-            let mut command = method(&scene, name, &more);
-            let progress = scene.path(&format!("{name}-progress"));
-            let _ = fs::remove_file(&progress);
-            command.args(["--workers", workers]).env("HET_PROGRESS", &progress);
-            command.stderr(Stdio::piped());
-            (command, progress)
-        };
-        let (mut command, progress) = train("alone", "0", "10");
-        let output = run(command.args(["--validate-every", "1"]).take());
+    for trains_all in [false, true] {
+        let train = |name, workers| shared(&scene, trains_all, (name, workers, "10"));
+        let (mut command, progress) = train("alone", "0");
+        command.args(["--validate-every", "1"]);
+        let output = run(command);
         assert!(output.status.success());
-        let validated = held_out(&stderr(&output), "cpu0");
+        let validated = sorted(held_out(&stderr(&output), "cpu0"));
         let alone = losses(&progress);
         assert_eq!((alone.len(), validated.len()), (10, 10));
-        let (command, progress) = train("shared", "2", "10");
+        let (command, progress) = train("shared", "2");
         let output = run(command);
         let told = stderr(&output);
         assert!(output.status.success(), "{told}");
         assert!(told.contains("devices: cpu0 ") && told.contains("; worker2 "), "{told}");
         check_losses(&losses(&progress), &alone);
         // Every tenth of the steps where there are workers, by the slowest device.
-        let beside: Vec<f64> =
-            ["cpu0", "worker1", "worker2"].iter().flat_map(|own| held_out(&told, own)).collect();
-        assert_eq!(beside.len(), 10, "{told}");
-        let sorted = |mut losses: Vec<f64>| {
-            losses.sort_by(f64::total_cmp);
-            losses
-        };
-        check_losses(&sorted(beside), &sorted(validated.clone()));
+        let beside = ["cpu0", "worker1", "worker2"].iter().flat_map(|own| held_out(&told, own));
+        check_losses(&sorted(beside.collect()), &validated);
         // Integers round, here as in a worker.
         for workers in ["0", "1"] {
-            let (mut command, _) = train("rounded", workers, "10");
+            let (mut command, _) = train("rounded", workers);
             command.args(["--validate-every", "1", "--validate-precision", "int8"]);
             let told = stderr(&run(command));
-            let rounded: Vec<f64> = ["cpu0 in int8", "worker1 in int8"]
-                .iter()
-                .flat_map(|own| held_out(&told, own))
-                .collect();
+            let places = ["cpu0 in int8", "worker1 in int8"];
+            let rounded = sorted(places.iter().flat_map(|own| held_out(&told, own)).collect());
             assert_eq!(rounded.len(), 10, "{told}");
-            let rounded = sorted(rounded);
-            let exact = sorted(validated.clone());
-            assert_ne!(rounded, exact);
-            for (rounded, exact) in rounded.iter().zip(exact) {
+            assert_ne!(rounded, validated);
+            for (rounded, exact) in rounded.iter().zip(&validated) {
                 assert!((rounded - exact).abs() < 0.02 * exact, "{rounded}, not {exact}");
             }
         }
+    }
+}
 
+#[test]
+fn workers_that_are_killed_and_come_back_change_no_loss() {
+    let scene = Scene::new();
+    for trains_all in [false, true] {
         // Runs that go on until they are told to stop.
-        let endless = "100000";
-        let (mut command, progress) = train("alone", "0", endless);
+        let train = |name, workers| shared(&scene, trains_all, (name, workers, "100000"));
+        let (mut command, progress) = train("alone", "0");
         let child = command.spawn().expect("it starts");
         wait_until(|| losses(&progress).len() >= 20);
         stop(child);
         let alone = losses(&progress);
-        let (mut command, progress) = train("killed", "2", endless);
+        let (mut command, progress) = train("killed", "2");
         command.args(["--validate-every", "1"]);
         let child = command.spawn().expect("it starts");
         wait_until(|| losses(&progress).len() >= 3);

@@ -135,6 +135,7 @@ fn may_pass(error: &io::Error) -> bool {
 /// The processes, until this is dropped.
 #[derive(Debug, Default)]
 pub struct Workers {
+    /// Those that came and have no place yet.
     peers: Vec<Peer>,
     places: Vec<Place>,
     children: Vec<Restarted>,
@@ -302,10 +303,9 @@ impl Workers {
         let by = Instant::now() + PATIENCE;
         while self.peers.len() < count {
             if let Ok(peer) = arrivals.recv_timeout(PAUSE) {
-                let process = self.let_in(&peer);
-                let (backoff, due) = (Backoff::new(), Instant::now());
+                let (process, backoff, due) = (peer.process(), Backoff::new(), Instant::now());
                 self.places.push(Place { process, backoff, due });
-                self.peers.push(peer);
+                self.came(peer);
                 continue;
             }
             if notice.reason().is_some() {
@@ -323,11 +323,9 @@ impl Workers {
         Ok(true)
     }
 
-    /// Its process, where the system says so.
-    fn let_in(&mut self, peer: &Peer) -> Option<i32> {
-        let process = peer.process();
-        self.child_of(process).into_iter().for_each(|own| own.came = true);
-        process
+    fn came(&mut self, peer: Peer) {
+        self.child_of(peer.process()).into_iter().for_each(|own| own.came = true);
+        self.peers.push(peer);
     }
 
     fn child_of(&mut self, process: Option<i32>) -> Option<&mut Restarted> {
@@ -350,18 +348,20 @@ impl Workers {
     /// Another one in the place of a worker that was given up, once one is there. Waits for
     /// nothing.
     pub fn replacement(&mut self, worker: usize) -> Option<Peer> {
+        // Before children are looked at: one that waits here is not one that does not come.
+        let came: Vec<Peer> = self.arrivals.iter().flat_map(Receiver::try_iter).collect();
+        came.into_iter().for_each(|peer| self.came(peer));
         let kept = self.children.iter_mut().map(Restarted::keep);
         let failed = kept.filter_map(Result::err).map(|error| with_causes(&error));
         self.news.extend(failed.map(|why| format!("a worker is not there again: {why}")));
+        self.peers.retain(|peer| !peer.is_gone());
         let now = Instant::now();
-        if self.places.get(worker)?.due > now {
+        let place = self.places.get_mut(worker).filter(|place| place.due <= now)?;
+        if self.peers.is_empty() {
             return None;
         }
-        let mut came = self.arrivals.as_ref()?.try_iter();
-        let peer = came.find(|peer| !peer.is_gone())?;
-        let process = self.let_in(&peer);
-        let place = self.places.get_mut(worker)?;
-        (place.process, place.backoff.began) = (process, now);
+        let peer = self.peers.remove(0);
+        (place.process, place.backoff.began) = (peer.process(), now);
         Some(peer)
     }
 

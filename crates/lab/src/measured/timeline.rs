@@ -195,7 +195,7 @@ fn profile(trace: Trace) -> Result<TimelineProfile, &'static str> {
         return Err("nothing of it ended: give the `timeline.json` of a run that made a step");
     }
     if !whole.iter().all(|event| event.is_of_a_run()) {
-        return Err("a time in it is of no run: negative, or years long");
+        return Err("a time in it is of no run: negative, or more than a hundred days");
     }
     let of = |category: &'static str| whole.iter().copied().filter(move |it| it.cat == category);
     let busy: Vec<Vec<Span>> = devices

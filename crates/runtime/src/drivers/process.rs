@@ -147,19 +147,18 @@ pub struct Process<B: Portable> {
     /// By memory; `None` for those of this process.
     links: Vec<Option<Link<B>>>,
     kernels: Vec<KernelInfo>,
-    /// Of these, in their order.
-    names: Vec<String>,
     limits: Limits,
 }
 
 impl<B: Portable> Link<B> {
     fn start(
-        own: (MemoryId, &[String]),
+        (memory, kernels): (MemoryId, &[KernelInfo]),
         Peer { frames, .. }: Peer,
         host: Arc<Shared<B>>,
         limits: Limits,
     ) -> Result<Self, StartError> {
-        let (line, threads) = Line::start(own, frames, host, limits)?;
+        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        let (line, threads) = Line::start((memory, names), frames, host, limits)?;
         Ok(Self { line, orders: Vec::new(), fetches: Vec::new(), threads })
     }
 }
@@ -189,15 +188,14 @@ impl<B: Portable> Process<B> {
         let mut links: Vec<Option<Link<B>>> = machine.memories().iter().map(|_| None).collect();
         let is_remote = |memory: MemoryId| workers.iter().any(|(of, _)| *of == memory);
         let host = Cpu::for_devices(machine, code, |id| !is_remote(machine.memory_of(id)))?;
-        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
         for (memory, peer) in workers {
             let link = &mut links[memory.row()];
             if link.is_some() {
                 return Err(StartError::Twice(machine.memories()[memory.row()].name.clone()));
             }
-            *link = Some(Link::start((memory, &names), peer, host.shared(), limits)?);
+            *link = Some(Link::start((memory, kernels), peer, host.shared(), limits)?);
         }
-        let own = Self { host, links, kernels: kernels.to_vec(), names, limits };
+        let own = Self { host, links, kernels: kernels.to_vec(), limits };
         own.introduce();
         Ok(own)
     }
@@ -215,7 +213,7 @@ impl<B: Portable> Process<B> {
     ) -> Result<(), StartError> {
         check(machine, memory, &peer.offer, &self.kernels)?;
         let shared = self.host.shared();
-        let link = Link::start((memory, &self.names), peer, shared, self.limits)?;
+        let link = Link::start((memory, &self.kernels), peer, shared, self.limits)?;
         self.links[memory.row()] = Some(link);
         self.introduce();
         Ok(())

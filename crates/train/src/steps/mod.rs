@@ -515,8 +515,8 @@ impl Executor {
         // What was lost shows when all has ended.
         let _ = self.tasks.wait_for_all();
         self.forget_lost()?;
+        let reason = self.tasks.take_failed().unwrap_or_else(|| error.to_string());
         if let Some(validation) = self.validation.take() {
-            let reason = self.tasks.take_failed().unwrap_or_else(|| error.to_string());
             self.news.push(format!("no held-out loss, the training goes on: {reason}"));
             validation.release(&mut self.tasks)?;
         }

@@ -111,7 +111,7 @@ pub struct Line<B> {
 impl<B: Portable> Line<B> {
     /// Answers the worker and begins to listen to it.
     pub fn start(
-        (memory, kernels): (MemoryId, &[String]),
+        (memory, kernels): (MemoryId, Vec<String>),
         frames: Frames,
         host: Arc<Shared<B>>,
         limits: Limits,
@@ -119,7 +119,7 @@ impl<B: Portable> Line<B> {
         let socket = frames.socket().try_clone()?;
         let mut welcome = Vec::new();
         let silence_ms = limits.silence.as_millis() as u64;
-        Order::Welcome { silence_ms, kernels: kernels.to_vec() }.write(&mut welcome);
+        Order::Welcome { silence_ms, kernels }.write(&mut welcome);
         socket.set_timeouts(Some(limits.tick()), Some(limits.taking))?;
         let line = Arc::new(Self {
             memory,
@@ -238,7 +238,7 @@ impl<B: Portable> Line<B> {
         self.lane.close();
     }
 
-    fn take_leave(&self, socket: &mut Socket) {
+    fn send_end(&self, socket: &mut Socket) {
         if !self.state().is_lost {
             let mut frame = Vec::new();
             Order::End.write(&mut frame);
@@ -273,7 +273,7 @@ impl<B: Portable> Line<B> {
                 false => self.lane.poll(&mut orders),
             };
             if !is_open {
-                return self.take_leave(&mut socket);
+                return self.send_end(&mut socket);
             }
             for order in orders.drain(..) {
                 match order {

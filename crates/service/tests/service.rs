@@ -204,13 +204,23 @@ fn explanations_and_previews_are_made_of_the_replica() {
 struct Recorder {
     inner: MemoryStore,
     fails: Arc<AtomicBool>,
+    /// Room that is kept for facts, which a full disk takes while it is given up.
+    reserve: Reserve,
     archived: Arc<Mutex<Vec<u64>>>,
     snapshots: Arc<Mutex<Vec<u64>>>,
 }
 
+#[derive(Default, PartialEq)]
+enum Reserve {
+    #[default]
+    None,
+    Kept,
+    Released,
+}
+
 impl Recorder {
     fn check(&self) -> Result<(), LogError> {
-        match self.fails.load(Ordering::SeqCst) {
+        match self.fails.load(Ordering::SeqCst) && self.reserve != Reserve::Released {
             true => Err(LogError(Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)))),
             false => Ok(()),
         }
@@ -257,7 +267,16 @@ impl Store for Recorder {
     }
 
     fn mend(&mut self) -> Result<(), LogError> {
+        if self.reserve == Reserve::Released {
+            self.reserve = Reserve::Kept;
+        }
         self.check()
+    }
+
+    fn release_reserve(&mut self) {
+        if self.reserve == Reserve::Kept {
+            self.reserve = Reserve::Released;
+        }
     }
 }
 
@@ -311,6 +330,28 @@ fn a_disk_that_cannot_be_written_stops_changes_and_nothing_else_until_it_can() {
         calls::operate(handle, first, Operation::Hold).await.expect("the loop goes on");
         let held = handle.query(move |replica| replica.state().job(first).map(|job| job.held));
         assert_eq!(held.await, Ok(Some(true)));
+    });
+    end(service).expect("it was asked to end");
+}
+
+#[test]
+fn an_end_is_recorded_however_often_a_full_disk_was_tried_before() {
+    let store = Recorder { reserve: Reserve::Kept, ..Recorder::default() };
+    let fails = Arc::clone(&store.fails);
+    // The disk is tried after 100 and 300 ms of the engine's time.
+    let mut control = controller(&[(1, Script::Finish(Millis(400)))], store);
+    let stage = build::stage("main", vec![build::alternative("gpu", 2)]);
+    control.accept(build::submitted(1, build::job(Priority::Normal, vec![stage])));
+    control.turn(None).expect("the log can be written");
+    fails.store(true, Ordering::SeqCst);
+    let setup = Setup { ended_max: 10, ..Setup::default() };
+    let service = Service::start(control, setup).expect("threads");
+    runtime().block_on(async {
+        while state_of(&service.handle, JobId(1)).await != "succeeded" {
+            tokio::task::yield_now().await;
+        }
+        assert!(service.handle.storage_trouble().is_some(), "the disk is still full");
+        fails.store(false, Ordering::SeqCst);
     });
     end(service).expect("it was asked to end");
 }

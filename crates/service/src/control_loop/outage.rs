@@ -82,6 +82,8 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
             // The next turn is an ordinary one, and takes in what was heard.
             Ok(()) => drop(self.storage.send_replace(None)),
             Err(error) => {
+                // The try may have taken the room back that facts are recorded in.
+                self.control.log_mut().release_reserve();
                 self.storage.send_replace(Some(with_causes(&error).into()));
                 outage.pause = (outage.pause + outage.pause).min(PAUSE_MAX);
                 outage.retry_at = self.control.now() + outage.pause;

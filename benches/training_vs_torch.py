@@ -38,7 +38,12 @@ CASES = {
     "lora-plain": (SMOLLM2, 8, 128, 48, 2),
     "full": (SMOLLM2, 4, 256, 255, 2),
     "scratch": (GPT, 16, 256, 255, 6),
+    # Products in bf16 on both sides: frozen weights stored so, and what learns in f32 with autocast.
+    "lora-bf16": (SMOLLM2, 8, 128, 127, 2),
+    "full-bf16": (SMOLLM2, 4, 256, 255, 2),
+    "scratch-bf16": (GPT, 16, 256, 255, 6),
 }
+IN_BF16 = "-bf16"
 RANK, ALPHA = 8, 16.0
 
 
@@ -55,14 +60,21 @@ def transformers_loss(case: str):
 
     configuration = CASES[case][0]
     kind = {"llama": LlamaConfig, "gpt2": GPT2Config}[configuration["model_type"]]
-    model = AutoModelForCausalLM.from_config(kind(**configuration), dtype=torch.float32)
-    if case == "lora":
+    is_adapter = case.startswith("lora")
+    frozen = torch.bfloat16 if is_adapter and case.endswith(IN_BF16) else torch.float32
+    model = AutoModelForCausalLM.from_config(kind(**configuration), dtype=frozen)
+    if is_adapter:
         from peft import LoraConfig, get_peft_model
 
         adapter = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear")
         model = get_peft_model(model, adapter)
     model.train()
-    return list(model.parameters()), lambda tokens: model(tokens, labels=tokens).loss
+
+    def loss(tokens):
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.endswith(IN_BF16)):
+            return model(tokens, labels=tokens).loss
+
+    return list(model.parameters()), loss
 
 
 def plain_loss(case: str):
@@ -174,8 +186,10 @@ def het_words(program: str, case: str, directory: str) -> list[str]:
         json.dump(configuration, file)
     method = "lora" if case.startswith("lora") else "full"
     sizes = ["--batch", str(batch), "--seq", str(length), "--scored", str(scored)]
+    precision = "bf16" if case.endswith(IN_BF16) else "f32"
     return [program, "bench-step", "--weights", directory, "--from-scratch", "--method", method,
-            "--rank", str(RANK), "--steps", str(steps), "--profile", *sizes]  # fmt: skip
+            "--rank", str(RANK), "--steps", str(steps), "--profile", "--precision", precision,
+            *sizes]  # fmt: skip
 
 
 def compare(program: str, case: str, threads: int, rounds: int) -> tuple[list[dict], list[dict]]:
@@ -206,6 +220,10 @@ def main() -> None:
         return torch_steps(sys.argv[2], int(sys.argv[3]))
     program = sys.argv[1]
     cases = [sys.argv[2]] if len(sys.argv) > 2 and sys.argv[2] != "all" else list(CASES)
+    with open("/proc/cpuinfo") as cpu:
+        if len(cases) > 1 and "avx512_bf16" not in cpu.read():
+            # Without the instructions bf16 is slower than f32, here and there.
+            cases = [case for case in cases if not case.endswith(IN_BF16)]
     threads = int(sys.argv[3]) if len(sys.argv) > 3 else len(os.sched_getaffinity(0))
     rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 5
     print(

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 /// Crate → crates it may use. Development dependencies are free.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("blocks", &[]),
     ("core", &[]),
     ("files", &[]),
     ("perf", &["core"]),
@@ -58,7 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forecast", "lab",
         ],
     ),
-    ("train", &["core", "perf", "parallel", "runtime", "wire", "devices"]),
+    ("train", &["blocks", "core", "perf", "parallel", "runtime", "wire", "devices"]),
     (
         "cli",
         &[

@@ -3,11 +3,11 @@
 //! One struct describes every family. A residual layer is
 //! `x += [post norm](attention(norm(x)))`, then `x += [post norm](mlp(norm(x)))`.
 
-use crate::blocks::attention;
-use crate::blocks::mlp;
-use crate::blocks::norm::{Kind, Norm};
-use crate::blocks::rotation::Rope;
 use crate::error::{Error, Result};
+use het_blocks::attention;
+use het_blocks::mlp;
+use het_blocks::norm::{Kind, Norm};
+use het_blocks::rotation::Rope;
 
 /// The families whose configurations and tensor names are known. Nothing that computes asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

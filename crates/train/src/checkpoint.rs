@@ -139,7 +139,9 @@ fn differences(saved: &Json, wanted: &Json) -> String {
         Some(before) => Some(format!("`{key}` is {value}, was {before}")),
         None => Some(format!("`{key}` is not in it")),
     });
-    changed.collect::<Vec<_>>().join("; ")
+    let gone = saved.iter().filter(|(key, _)| !wanted.contains_key(*key));
+    let gone = gone.map(|(key, before)| format!("`{key}` was {before}"));
+    changed.chain(gone).collect::<Vec<_>>().join("; ")
 }
 
 fn fill(

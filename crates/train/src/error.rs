@@ -91,8 +91,8 @@ impl Error {
                 "the file was cut short: delete it and copy or fetch it again"
             }
             Error::Weights { .. } => {
-                "repair what is named or fetch it again, or use `--weights smollm2-135m`, a Llama \
-                 `.gguf`, or a Hugging Face directory with config.json, model.safetensors and \
+                "repair what is named or fetch it again, or use `--weights smollm2-135m`, a \
+                 `.gguf` file, or a Hugging Face directory with config.json, model.safetensors and \
                  tokenizer.json"
             }
             Error::Configuration { .. } => {
@@ -112,7 +112,7 @@ impl Error {
             Error::Tokens { .. } => "run `het-train tokenize` again with the same `--weights`",
             Error::Tokenizer(_) => {
                 "repair what is named, fetch the model again, or pass weights that carry a \
-                 byte-level BPE tokenizer"
+                 BPE tokenizer"
             }
             Error::Fetch { hint, .. } | Error::Usage { hint, .. } | Error::Record { hint, .. } => {
                 hint

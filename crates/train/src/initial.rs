@@ -1,10 +1,10 @@
 //! The first values of a model that is trained from nothing.
 
 use crate::architecture::{Architecture, Family};
-use crate::blocks::norm::Kind as NormKind;
 use crate::configuration::keys::{Keys, Read};
 use crate::names::{Buffer, Kind, Part, Site, Tensor, buffers};
 use crate::weights::{Parameters, Weights};
+use het_blocks::norm::Kind as NormKind;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Map, Value as Json};

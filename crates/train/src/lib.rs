@@ -6,11 +6,12 @@
 //! [`split`]s on disk; [`configuration`] reads every key of a model's description into an
 //! [`architecture`]; [`weights`] holds values under their [`names`], or [`initial`] draws them;
 //! what learns of them is all, or a [`lora`] adapter; [`steps`] computes losses, gradients and
-//! updates as tasks on the execution tier, whose kernels compose [`blocks`] as the architecture
+//! updates as tasks on the execution tier, whose kernels compose [`het_blocks`] as the architecture
 //! says ([`cpu`], the one of [`drivers`] so far) and end in the [`optimiser`], with matrices of
-//! integers where a [`precision`] asks for them; [`workers`] are processes that take a part of each
-//! batch; [`memory`] says what a run will take; [`training`] takes steps over the batches of a
-//! [`sampler`] and writes [`checkpoint`]s of what is [`trainable`] ([`stored`] is their files);
+//! bf16 or integers where a [`precision`] asks for them; [`workers`] are processes that take a part
+//! of each batch; [`memory`] says what a run will take, and [`heap`] keeps it to that; [`training`]
+//! takes steps over the batches of a [`sampler`] and writes [`checkpoint`]s of what is
+//! [`trainable`] ([`stored`] is their files);
 //! [`evaluate`] and [`score`] judge and [`export`] hands over; a [`report`] is a page on a run,
 //! with its losses as a [`curve`] and [`samples`] of what it changed. [`progress`], [`notice`] and
 //! [`warm`] are all it knows of the scheduler.
@@ -19,7 +20,6 @@
 
 pub mod architecture;
 pub mod batch;
-pub mod blocks;
 pub mod checkpoint;
 pub mod cli;
 pub mod configuration;
@@ -34,8 +34,10 @@ pub mod export;
 pub mod fetch;
 pub mod formats;
 pub mod gguf;
+pub mod heap;
 pub mod hub;
 pub mod initial;
+pub mod layout;
 pub mod lora;
 pub mod memory;
 pub mod names;

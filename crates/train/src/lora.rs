@@ -5,14 +5,15 @@
 //! product serves them all.
 
 use crate::architecture::{Architecture, Family};
-use crate::blocks::linear::{LowRank, Update};
-use crate::blocks::math::add_scaled_rows;
 use crate::configuration::keys::{Keys, Read};
 use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};
 use crate::names::{Kind, Name, Part, Piece, Site, pieces};
-use crate::weights::{Layer, Parameters};
+use crate::weights::{Layer, Parameters, Rounded};
 use crate::whole;
+use het_blocks::bf16;
+use het_blocks::linear::{LowRank, Update};
+use het_blocks::math::add_scaled_rows;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -23,6 +24,7 @@ use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 pub const TENSORS_FILE: &str = "adapter_model.safetensors";
 pub const CONFIG_FILE: &str = "adapter_config.json";
@@ -247,17 +249,31 @@ impl Adapter {
         let first = self.place(index).start;
         let own = |range: &Range<usize>| &values[range.start - first..range.end - first];
         for group in self.groups(index) {
-            let base = &base.part(group.part).weight;
-            self.merge_group(group, own, base, &mut merged.part_mut(group.part).weight);
+            let (base, merged) = (base.part(group.part), merged.part_mut(group.part));
+            match (&base.rounded, &mut merged.rounded) {
+                (Some(Rounded::Bf16(base)), Some(Rounded::Bf16(merged))) => {
+                    // A layer that was copied shares its matrices until here.
+                    let merged = Arc::make_mut(merged).bits_mut();
+                    self.merge_group(group, own, (base.bits(), merged), add_to_bf16);
+                }
+                _ => {
+                    let matrices = (&*base.weight, &mut *merged.weight);
+                    self.merge_group(group, own, matrices, |base, a, factors, merged, _| {
+                        add_scaled_rows(base, a, factors, merged);
+                    });
+                }
+            }
         }
     }
 
-    fn merge_group<'v>(
+    /// `add` writes what a row becomes: of its base, the rows of `A`, what each of them is
+    /// multiplied by, and a buffer.
+    fn merge_group<'v, T: Copy + Send + Sync>(
         &self,
         group: &Group,
         own: impl Fn(&Range<usize>) -> &'v [f32],
-        base: &[f32],
-        merged: &mut [f32],
+        (base, merged): (&[T], &mut [T]),
+        add: impl Fn(&[T], &[f32], &[f32], &mut [T], &mut Vec<f32>) + Sync,
     ) {
         let (inputs, scale, rank) = (group.inputs, self.scale(), self.rank);
         let mut done = 0;
@@ -271,10 +287,10 @@ impl Adapter {
             let rows = rows.zip(own(&slot.b).par_chunks_exact(rank));
             let rows = rows.with_min_len(ROWS_AT_ONCE);
             rows.for_each_init(
-                || vec![0.0; rank],
-                |factors, ((merged, base), b)| {
+                || (vec![0.0; rank], Vec::new()),
+                |(factors, buffer), ((merged, base), b)| {
                     factors.iter_mut().zip(b).for_each(|(factor, b)| *factor = scale * b);
-                    add_scaled_rows(base, a, factors, merged);
+                    add(base, a, factors, merged, buffer);
                 },
             );
         }
@@ -391,7 +407,16 @@ impl Adapter {
     }
 }
 
-fn copy(from: &[f32], to: &mut [f32]) {
+/// A row of a base in bf16 with what an adapter adds to it, rounded once.
+fn add_to_bf16(base: &[u16], a: &[f32], factors: &[f32], to: &mut [u16], buffer: &mut Vec<f32>) {
+    buffer.resize(2 * base.len(), 0.0);
+    let (widened, sum) = buffer.split_at_mut(base.len());
+    bf16::widen_row(base, widened);
+    add_scaled_rows(widened, a, factors, sum);
+    bf16::round_row(sum, to);
+}
+
+fn copy<T: Copy + Send + Sync>(from: &[T], to: &mut [T]) {
     let pieces = to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE));
     pieces.for_each(|(to, from)| to.copy_from_slice(from));
 }

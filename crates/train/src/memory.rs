@@ -5,7 +5,6 @@
 //! formulas are those of kernels that keep other things, in two bytes a value.
 
 use crate::architecture::{Architecture, HeadWeight};
-use crate::blocks::mlp::Gate;
 use crate::cpu::lengths::{Lengths, VALUE};
 use crate::error::{Error, IoContext, Result};
 use crate::lora::Adapter;
@@ -14,6 +13,8 @@ use crate::sampler::Sampler;
 use crate::split::Split;
 use crate::steps::Recompute;
 use crate::training::{Method, Settings};
+use het_blocks::linear::Numbers;
+use het_blocks::mlp::Gate;
 use het_core::Bytes;
 use het_perf::training::{
     Embeddings, FeedForward, FeedForwardKind, GradientWidth, Optimizer, Precision, Transformer,
@@ -79,7 +80,11 @@ impl Run<'_> {
             Recompute::Layers => layers * input + layer,
         };
         let activations = VALUE * activations;
-        let working = VALUE * (working + product_copy(self.architecture));
+        let copies = match self.settings.numbers {
+            Numbers::F32 => VALUE * product_copy(self.architecture),
+            Numbers::Bf16 => VALUE / 2 * batch.packed(self.architecture),
+        };
+        let working = VALUE * working + copies;
         // A part may be all of a batch, where a worker is by far the fastest.
         let worker = self.program + self.worker_states() + activations + working;
         let workers = worker * self.workers as u64;
@@ -92,7 +97,7 @@ impl Run<'_> {
     /// any.
     fn validation(&self) -> u64 {
         match &self.settings.method {
-            Method::Lora(_) => VALUE * self.merged(),
+            Method::Lora(_) => self.matrix_value() * self.merged(),
             Method::Full | Method::Scratch => {
                 VALUE * parameters(self.architecture) * if self.workers > 0 { 2 } else { 1 }
             }
@@ -106,7 +111,7 @@ impl Run<'_> {
             Method::Full | Method::Scratch => 2 * VALUE * all,
             Method::Lora(lora) => {
                 let adapter = Adapter::length(self.architecture, lora) as u64;
-                VALUE * (all + self.merged() + 2 * adapter)
+                self.frozen_bytes() + VALUE * 2 * adapter
             }
         }
     }
@@ -115,6 +120,19 @@ impl Run<'_> {
     fn merged(&self) -> u64 {
         let model = transformer(self.architecture);
         u64::from(model.layers) * model.layer_parameters()
+    }
+
+    /// Bytes of weights that an adapter lies beside, as they are and with it worked in.
+    fn frozen_bytes(&self) -> u64 {
+        self.matrix_value() * (parameters(self.architecture) + self.merged())
+    }
+
+    /// Bytes of a value of a frozen matrix, which are almost all values of a model.
+    fn matrix_value(&self) -> u64 {
+        match self.settings.numbers {
+            Numbers::F32 => VALUE,
+            Numbers::Bf16 => VALUE / 2,
+        }
     }
 
     /// Bytes of weights, gradients and moments.
@@ -129,7 +147,7 @@ impl Run<'_> {
             Method::Full | Method::Scratch => learns * parameters(self.architecture),
             Method::Lora(lora) => {
                 let adapter = Adapter::length(self.architecture, lora) as u64;
-                learns * adapter + VALUE * (parameters(self.architecture) + self.merged())
+                learns * adapter + self.frozen_bytes()
             }
         }
     }
@@ -316,6 +334,7 @@ mod tests {
             pack: false,
             seed: 1,
             optimiser: crate::optimiser::Settings::default(),
+            numbers: Numbers::F32,
             method,
         }
     }

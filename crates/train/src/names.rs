@@ -1,7 +1,7 @@
 //! The tensors of a model: which buffer each lies in, and its names in files.
 
 use crate::architecture::{Architecture, Family, HeadWeight, Positions, PostNorms};
-use crate::blocks::mlp::Gate;
+use het_blocks::mlp::Gate;
 
 /// A place in the network that has weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,18 @@ pub struct Buffer {
     pub site: Site,
     pub kind: Kind,
     pub tensors: Vec<Tensor>,
+}
+
+impl Buffer {
+    /// The inputs of a matrix that products are computed with; none of what is added, looked up by
+    /// position or scales.
+    pub fn inputs(&self) -> Option<usize> {
+        let tensor = self.tensors.first().filter(|_| self.site != Site::Positions)?;
+        match *tensor.shape {
+            [_, inputs] => Some(inputs),
+            _ => None,
+        }
+    }
 }
 
 /// Every buffer of a model, in the order of its blocks.

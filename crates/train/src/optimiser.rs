@@ -1,6 +1,6 @@
 //! AdamW with clipping, and the learning rate of every step.
 
-use crate::blocks::meter::{Work, spend};
+use het_blocks::meter::{Work, spend};
 use multiversion::multiversion;
 use rayon::prelude::*;
 use serde::Serialize;

@@ -1,13 +1,15 @@
-//! Models whose matrices are integers: what is rounded, and what is said of it.
+//! Models whose matrices are bf16 or integers: what is rounded, and what is said of it.
 //!
 //! Norms, biases, learned positions, attention scores, softmax and activation functions stay in
 //! f32. The embedding and the head, whose errors reach the result unmixed, are int8 in every
-//! format.
+//! format of integers.
 
 use crate::architecture::Architecture;
-use crate::blocks::matrix::instructions;
-use crate::blocks::quantized::{Format, Instructions, Matrix};
-use crate::weights::{Layer, Outer, Pair, Parameters};
+use crate::weights::{Layer, Outer, Pair, Parameters, Rounded};
+use het_blocks::bf16;
+use het_blocks::linear::Numbers;
+use het_blocks::matrix::instructions;
+use het_blocks::quantized::{Format, Instructions, Matrix};
 use std::sync::Arc;
 
 /// Rounds every matrix, and frees its f32 values.
@@ -23,22 +25,47 @@ pub fn quantize(
     }
 }
 
-/// Rounds the matrices of a layer, and frees their f32 values.
+/// Rounds the matrices of a layer, and frees what they were.
 pub fn quantize_layer(
     layer: &mut Layer,
-    Architecture { hidden, attention, mlp, .. }: &Architecture,
+    architecture: &Architecture,
     format: Format,
     instructions: Instructions,
 ) {
-    let Layer { qkv, output, up, down, .. } = layer;
-    let pair = |pair: &mut Pair, inputs: usize| {
-        let weight = std::mem::take(&mut pair.weight);
-        pair.quantized = rounded(&weight, inputs, format, instructions);
-    };
-    pair(qkv, *hidden);
-    pair(output, attention.q_width());
-    pair(up, *hidden);
-    pair(down, mlp.feed_forward);
+    for (pair, inputs) in matrices(layer, architecture) {
+        let weight = values(std::mem::take(&mut pair.weight), pair.rounded.take());
+        pair.rounded = rounded(&weight, inputs, format, instructions);
+    }
+}
+
+/// The matrices of a layer, with the inputs of each.
+fn matrices<'a>(
+    Layer { qkv, output, up, down, .. }: &'a mut Layer,
+    Architecture { hidden, attention, mlp, .. }: &Architecture,
+) -> [(&'a mut Pair, usize); 4] {
+    let (q_width, feed_forward) = (attention.q_width(), mlp.feed_forward);
+    [(qkv, *hidden), (output, q_width), (up, *hidden), (down, feed_forward)]
+}
+
+/// A matrix in f32, whatever it is stored in.
+fn values(weight: Vec<f32>, stored: Option<Rounded>) -> Vec<f32> {
+    match stored {
+        Some(Rounded::Bf16(matrix)) => matrix.to_f32(),
+        Some(Rounded::Integers(_)) | None => weight,
+    }
+}
+
+/// Stores every matrix in bf16, and frees its f32 values.
+pub fn store_in_bf16(parameters: &mut Parameters, architecture: &Architecture) {
+    let hidden = architecture.hidden;
+    let outer = Arc::make_mut(&mut parameters.outer);
+    outer.rounded_embedding = Rounded::bf16(&std::mem::take(&mut outer.embedding), hidden);
+    outer.rounded_head = Rounded::bf16(&std::mem::take(&mut outer.head), hidden);
+    for layer in &mut parameters.layers {
+        for (pair, inputs) in matrices(layer, architecture) {
+            pair.rounded = Rounded::bf16(&std::mem::take(&mut pair.weight), inputs);
+        }
+    }
 }
 
 /// What lies around the layers, with its matrices rounded.
@@ -47,10 +74,16 @@ pub fn quantized_outer(
     architecture: &Architecture,
     instructions: Instructions,
 ) -> Outer {
-    let round = |weight| rounded(weight, architecture.hidden, Format::Int8, instructions);
+    let round = |weight: &Vec<f32>, stored: &Option<Rounded>| {
+        let weight = match stored {
+            Some(_) => &values(Vec::new(), stored.clone()),
+            None => weight,
+        };
+        rounded(weight, architecture.hidden, Format::Int8, instructions)
+    };
     Outer {
-        quantized_embedding: round(&outer.embedding),
-        quantized_head: round(&outer.head),
+        rounded_embedding: round(&outer.embedding, &outer.rounded_embedding),
+        rounded_head: round(&outer.head, &outer.rounded_head),
         positions: outer.positions.clone(),
         norm: outer.norm.clone(),
         ..Outer::default()
@@ -63,23 +96,29 @@ fn rounded(
     inputs: usize,
     format: Format,
     instructions: Instructions,
-) -> Option<Arc<Matrix>> {
-    let matrix = || Arc::new(Matrix::quantize(weight, inputs, format, instructions));
-    (!weight.is_empty()).then(matrix)
+) -> Option<Rounded> {
+    let matrix = || Matrix::quantize(weight, inputs, format, instructions);
+    (!weight.is_empty()).then(|| Rounded::Integers(Arc::new(matrix())))
 }
 
 /// What computes layers like this one, for a report: `int8 products by AVX2, other arithmetic in
-/// f32`.
-pub fn arithmetic(layer: Option<&Layer>) -> String {
-    let matrix = layer.and_then(|layer| layer.qkv.quantized.as_deref());
-    let Some(matrix) = matrix else {
-        return format!("f32 arithmetic, products by {}", instructions());
+/// f32`. Where their matrices are in f32, `numbers` are what their products compute in.
+pub fn arithmetic(layer: Option<&Layer>, numbers: Numbers) -> String {
+    let (products, instructions) = match layer.and_then(|layer| layer.qkv.rounded.as_ref()) {
+        Some(Rounded::Integers(matrix)) => match matrix.format() {
+            Format::Int8 => ("int8 products", matrix.instructions.name()),
+            Format::Int4 => (
+                "products of int4 weights (int8 in embedding and head) and int8 values",
+                matrix.instructions.name(),
+            ),
+        },
+        Some(Rounded::Bf16(_)) => ("bf16 products", bf16::Instructions::best().name()),
+        None if numbers == Numbers::Bf16 => {
+            ("bf16 products of f32 weights", bf16::Instructions::best().name())
+        }
+        None => return format!("f32 arithmetic, products by {}", instructions()),
     };
-    let products = match matrix.format() {
-        Format::Int8 => "int8 products",
-        Format::Int4 => "products of int4 weights (int8 in embedding and head) and int8 values",
-    };
-    format!("{products} by {}, other arithmetic in f32", matrix.instructions.name())
+    format!("{products} by {instructions}, other arithmetic in f32")
 }
 
 /// Memory of all values.

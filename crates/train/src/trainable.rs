@@ -9,6 +9,7 @@ use crate::steps::Executor;
 use crate::stored::{self, Stored, StoredFile, Values};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Parameters, Weights, transposed};
+use het_blocks::linear::Numbers;
 use serde_json::{Map, Value as Json};
 use std::path::{Path, PathBuf};
 
@@ -65,7 +66,7 @@ impl Trainable<'_> {
                 let path = directory.join(PARAMETERS_FILE);
                 // The earlier values make room first.
                 drop(executor.take_parameters()?);
-                executor.give_parameters(Parameters::read(&architecture, |tensor| {
+                executor.give_parameters(Parameters::read(&architecture, Numbers::F32, |tensor| {
                     let mut values = vec![0.0; tensor.values()];
                     let family = architecture.family;
                     let mut file = StoredFile::open(&path)?;

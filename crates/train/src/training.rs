@@ -5,7 +5,6 @@
 
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
-use crate::blocks::quantized::Format;
 use crate::checkpoint::{self, State};
 use crate::curve::Curve;
 use crate::error::{Error, IoContext, Result};
@@ -19,6 +18,8 @@ use crate::saves::{SaveClock, Saves};
 use crate::split::Split;
 use crate::steps::{Executor, Step, Validated};
 use crate::trainable::Trainable;
+use het_blocks::linear::Numbers;
+use het_blocks::quantized::Format;
 use het_wire::quantity::duration_text;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -37,6 +38,10 @@ pub struct Settings {
     pub seed: u64,
     #[serde(flatten)]
     pub optimiser: optimiser::Settings,
+    /// What products with weights compute in. Left out for f32, of which earlier checkpoints say
+    /// nothing.
+    #[serde(rename = "precision", skip_serializing_if = "Numbers::is_f32")]
+    pub numbers: Numbers,
     #[serde(flatten)]
     pub method: Method,
 }

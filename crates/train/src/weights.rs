@@ -1,18 +1,18 @@
-//! The values of a model in f32, laid out for the blocks, and where they come from.
+//! The values of a model, laid out for the blocks, and where they come from.
 //!
 //! Matrices are row-major `[out, in]` in Hugging Face's row order. Projections that read the same
 //! input lie in one matrix, so that one product serves them all.
 
 use crate::architecture::{Architecture, Family};
-use crate::blocks::linear::{Linear, Weight};
-use crate::blocks::norm;
-use crate::blocks::quantized::Matrix;
 use crate::configuration;
 use crate::digest::sha256_file;
 use crate::error::{Result, bad_weights};
 use crate::gguf::Gguf;
 use crate::hub::Hub;
-use crate::names::{Buffer, Kind, Name, Part, Piece, Site, Tensor, buffers};
+use crate::layout;
+use crate::names::{Buffer, Kind, Name, Part, Site, Tensor, buffers};
+use het_blocks::linear::{Linear, Numbers, Weight};
+use het_blocks::{bf16, norm, quantized};
 use rayon::prelude::*;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
@@ -25,9 +25,38 @@ use std::sync::Arc;
 pub struct Pair {
     pub weight: Vec<f32>,
     /// What computes instead of the weight, which is empty then.
-    pub quantized: Option<Arc<Matrix>>,
+    pub rounded: Option<Rounded>,
     /// Empty where there is none.
     pub bias: Vec<f32>,
+}
+
+/// A matrix that is not in f32.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rounded {
+    Bf16(Arc<bf16::Matrix>),
+    Integers(Arc<quantized::Matrix>),
+}
+
+impl Rounded {
+    /// Rows of `inputs` values in bf16; none where there are none.
+    pub fn bf16(values: &[f32], inputs: usize) -> Option<Self> {
+        let matrix = || Self::Bf16(Arc::new(bf16::Matrix::round(values, inputs)));
+        (!values.is_empty()).then(matrix)
+    }
+
+    fn weight(&self) -> Weight<'_> {
+        match self {
+            Self::Bf16(matrix) => Weight::Bf16(matrix),
+            Self::Integers(matrix) => Weight::Quantized(matrix),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Bf16(matrix) => matrix.bytes(),
+            Self::Integers(matrix) => matrix.bytes(),
+        }
+    }
 }
 
 /// What lies before and after the layers; empty where a model has none of it.
@@ -41,9 +70,9 @@ pub struct Outer {
     /// `[vocabulary, hidden]`; empty where the embedding serves
     pub head: Vec<f32>,
     /// What computes instead of the embedding, which is empty then.
-    pub quantized_embedding: Option<Arc<Matrix>>,
+    pub rounded_embedding: Option<Rounded>,
     /// What computes instead of the head, which is empty then.
-    pub quantized_head: Option<Arc<Matrix>>,
+    pub rounded_head: Option<Rounded>,
 }
 
 /// One layer; what the model does not have is empty.
@@ -97,9 +126,11 @@ impl Pair {
         }
     }
 
-    /// As a linear layer that reads rows of `inputs`.
-    pub fn linear(&self, inputs: usize) -> Linear<'_> {
-        Linear { inputs, weight: stored(&self.weight, &self.quantized), bias: &self.bias }
+    /// As a linear layer that reads rows of `inputs`, and computes in such numbers where it is in
+    /// f32.
+    pub fn linear(&self, inputs: usize, numbers: Numbers) -> Linear<'_> {
+        let weight = stored(&self.weight, &self.rounded, numbers);
+        Linear { inputs, weight, bias: &self.bias }
     }
 
     pub fn norm(&self) -> norm::Parameters<'_> {
@@ -111,12 +142,16 @@ impl Pair {
     }
 
     fn bytes(&self) -> usize {
-        size_of_val(&*self.weight) + size_of_val(&*self.bias) + matrix_bytes(&self.quantized)
+        size_of_val(&*self.weight) + size_of_val(&*self.bias) + rounded_bytes(&self.rounded)
     }
 }
 
-fn matrix_bytes(matrix: &Option<Arc<Matrix>>) -> usize {
-    matrix.as_deref().map_or(0, Matrix::bytes)
+fn rounded_bytes(matrix: &Option<Rounded>) -> usize {
+    matrix.as_ref().map_or(0, Rounded::bytes)
+}
+
+fn is_in_integers(matrix: &Option<Rounded>) -> bool {
+    matches!(matrix, Some(Rounded::Integers(_)))
 }
 
 /// Places of a layer, in the order of its buffers.
@@ -181,9 +216,9 @@ impl Layer {
         all.filter(|(.., values)| !values.is_empty()).collect()
     }
 
-    /// Nothing in it computes on integers.
-    pub fn is_f32(&self) -> bool {
-        PARTS.into_iter().all(|part| self.part(part).quantized.is_none())
+    /// Whether something in it computes on integers.
+    pub fn is_in_integers(&self) -> bool {
+        PARTS.into_iter().any(|part| is_in_integers(&self.part(part).rounded))
     }
 
     /// Memory of all values.
@@ -225,36 +260,54 @@ impl Parameters {
         architecture: &Architecture,
         fill: impl Fn(&Buffer) -> Result<Vec<f32>> + Sync,
     ) -> Result<Self> {
+        Self::stored(architecture, |buffer| Ok((fill(buffer)?, None)))
+    }
+
+    /// Fills every buffer, in f32 or as a matrix that is not.
+    fn stored(
+        architecture: &Architecture,
+        fill: impl Fn(&Buffer) -> Result<(Vec<f32>, Option<Rounded>)> + Sync,
+    ) -> Result<Self> {
         let buffers = buffers(architecture);
         // Of several errors the first in the model's order is told, whichever was found first.
-        let filled: Vec<Result<Vec<f32>>> = buffers.par_iter().map(&fill).collect();
-        let values: Vec<Vec<f32>> = filled.into_iter().collect::<Result<_>>()?;
+        let filled: Vec<Result<_>> = buffers.par_iter().map(&fill).collect();
+        let filled = filled.into_iter().collect::<Result<Vec<_>>>()?;
         let mut outer = Outer::default();
         let mut layers = vec![Layer::default(); architecture.layers.len()];
-        for (Buffer { site, kind, .. }, values) in buffers.into_iter().zip(values) {
-            let place = match site {
-                Site::Embedding => &mut outer.embedding,
-                Site::Positions => &mut outer.positions,
-                Site::Norm => outer.norm.of(kind),
-                Site::Head => &mut outer.head,
-                Site::Layer(layer, part) => layers[layer].part_mut(part).of(kind),
-            };
-            *place = values;
+        for (Buffer { site, kind, .. }, (values, rounded)) in buffers.into_iter().zip(filled) {
+            match site {
+                Site::Embedding => {
+                    (outer.embedding, outer.rounded_embedding) = (values, rounded);
+                }
+                Site::Positions => outer.positions = values,
+                Site::Norm => *outer.norm.of(kind) = values,
+                Site::Head => (outer.head, outer.rounded_head) = (values, rounded),
+                Site::Layer(layer, part) => {
+                    let pair = layers[layer].part_mut(part);
+                    *pair.of(kind) = values;
+                    pair.rounded = pair.rounded.take().or(rounded);
+                }
+            }
         }
         Ok(Self { outer: Arc::new(outer), layers })
     }
 
-    /// Reads every tensor of a model by `read`.
+    /// Reads every tensor of a model by `read`, and stores matrices in such numbers.
     pub fn read(
         architecture: &Architecture,
+        numbers: Numbers,
         read: impl Fn(&Tensor) -> Result<Vec<f32>> + Sync,
     ) -> Result<Self> {
-        Self::filled(architecture, |buffer| {
+        Self::stored(architecture, |buffer| {
             let mut tensors = buffer.tensors.iter();
             let first = tensors.next().map_or_else(|| Ok(Vec::new()), &read)?;
-            tensors.try_fold(first, |mut values, tensor| {
+            let values = tensors.try_fold(first, |mut values, tensor| -> Result<_> {
                 values.extend(read(tensor)?);
                 Ok(values)
+            })?;
+            Ok(match (numbers, buffer.inputs()) {
+                (Numbers::Bf16, Some(inputs)) => (Vec::new(), Rounded::bf16(&values, inputs)),
+                _ => (values, None),
             })
         })
     }
@@ -315,32 +368,36 @@ impl Outer {
         all.into_iter().filter(|(.., values)| !values.is_empty()).collect()
     }
 
-    /// Nothing in it computes on integers.
-    pub fn is_f32(&self) -> bool {
-        self.quantized_embedding.is_none() && self.quantized_head.is_none()
+    /// Whether something in it computes on integers.
+    pub fn is_in_integers(&self) -> bool {
+        is_in_integers(&self.rounded_embedding) || is_in_integers(&self.rounded_head)
     }
 
     /// Memory of all values.
     pub fn bytes(&self) -> usize {
         let buffers: usize = self.buffers().map(|(.., values)| size_of_val(values)).sum();
-        buffers + matrix_bytes(&self.quantized_embedding) + matrix_bytes(&self.quantized_head)
+        buffers + rounded_bytes(&self.rounded_embedding) + rounded_bytes(&self.rounded_head)
     }
 
     /// The weight of the head: its own, or the embedding.
-    pub fn head(&self) -> Weight<'_> {
-        if self.head.is_empty() && self.quantized_head.is_none() {
-            return self.embedding();
+    pub fn head(&self, numbers: Numbers) -> Weight<'_> {
+        if self.head.is_empty() && self.rounded_head.is_none() {
+            return stored(&self.embedding, &self.rounded_embedding, numbers);
         }
-        stored(&self.head, &self.quantized_head)
+        stored(&self.head, &self.rounded_head, numbers)
     }
 
     pub fn embedding(&self) -> Weight<'_> {
-        stored(&self.embedding, &self.quantized_embedding)
+        stored(&self.embedding, &self.rounded_embedding, Numbers::F32)
     }
 }
 
-fn stored<'a>(weight: &'a [f32], quantized: &'a Option<Arc<Matrix>>) -> Weight<'a> {
-    quantized.as_deref().map_or(Weight::F32(weight), Weight::Quantized)
+fn stored<'a>(weight: &'a [f32], rounded: &'a Option<Rounded>, numbers: Numbers) -> Weight<'a> {
+    match (rounded, numbers) {
+        (Some(rounded), _) => rounded.weight(),
+        (None, Numbers::F32) => Weight::F32(weight),
+        (None, Numbers::Bf16) => Weight::Rounding(weight),
+    }
 }
 
 /// Opened weights whose matrices have not been decoded yet.
@@ -417,12 +474,19 @@ impl Source {
     }
 
     pub fn weights(&self) -> Result<Weights> {
+        self.weights_in(Numbers::F32)
+    }
+
+    /// The weights with their matrices stored in such numbers, in which they never lie in memory
+    /// all at once as f32.
+    pub fn weights_in(&self, numbers: Numbers) -> Result<Weights> {
         match self {
             Source::Gguf { path, file } => {
                 let (architecture, configuration) = configuration::gguf::read(path, file)?;
                 refuse_unread_gguf(path, file, &architecture)?;
-                let parameters = Parameters::read(&architecture, |tensor| {
-                    gguf_tensor(file, tensor, &architecture)
+                let parameters = Parameters::read(&architecture, numbers, |tensor| {
+                    let values = file.tensor(&tensor.name.gguf_name(), &tensor.shape)?;
+                    Ok(layout::from_gguf(tensor, values, &architecture))
                 })?;
                 Ok(Weights { architecture, parameters, configuration })
             }
@@ -433,7 +497,7 @@ impl Source {
                 let prefix = crate::names::prefix(family);
                 let stored = stored_names(&architecture, |name| tensors.has(name), prefix);
                 refuse_unread(hub.path(), tensors.names(), &stored, &architecture)?;
-                let parameters = Parameters::read(&architecture, |tensor| {
+                let parameters = Parameters::read(&architecture, numbers, |tensor| {
                     let name = stored_name(&stored, tensor.name, family);
                     if tensor.name.is_transposed(family) {
                         let shape = [tensor.shape[1], tensor.shape[0]];
@@ -526,60 +590,8 @@ fn refuse_unread_gguf(path: &Path, file: &Gguf, architecture: &Architecture) -> 
     }
 }
 
-fn gguf_tensor(file: &Gguf, tensor: &Tensor, architecture: &Architecture) -> Result<Vec<f32>> {
-    let values = file.tensor(&tensor.name.gguf_name(), &tensor.shape)?;
-    Ok(match rotated_heads(tensor, architecture) {
-        Some(heads) => from_interleaved(&values, heads, tensor.columns()),
-        None => values,
-    })
-}
-
-/// How many heads a matrix or bias has whose rows llama.cpp keeps in another order in a Llama.
-pub fn rotated_heads(tensor: &Tensor, architecture: &Architecture) -> Option<usize> {
-    let shape = &architecture.attention;
-    match tensor.name.piece {
-        Piece::Query => Some(shape.heads),
-        Piece::Key => Some(shape.kv_heads),
-        _ => None,
-    }
-}
-
 /// `[columns, rows]` of a matrix of `[rows, columns]`.
 pub fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let column = |index| values.iter().skip(index).step_by(columns).copied();
     (0..columns).flat_map(column).collect()
-}
-
-/// llama.cpp keeps rotated pairs side by side; Hugging Face keeps them half a head apart.
-fn from_interleaved(rows: &[f32], heads: usize, width: usize) -> Vec<f32> {
-    reorder(rows, heads, width, |half, index, half_size| {
-        (2 * index + half, half * half_size + index)
-    })
-}
-
-/// The inverse of `from_interleaved`, for writing GGUF.
-pub fn to_interleaved(rows: &[f32], heads: usize, width: usize) -> Vec<f32> {
-    reorder(rows, heads, width, |half, index, half_size| {
-        (half * half_size + index, 2 * index + half)
-    })
-}
-
-fn reorder(
-    rows: &[f32],
-    heads: usize,
-    width: usize,
-    from_to: impl Fn(usize, usize, usize) -> (usize, usize),
-) -> Vec<f32> {
-    let head_size = rows.len() / width / heads;
-    let mut out = vec![0.0; rows.len()];
-    for head in 0..heads {
-        for half in 0..2 {
-            for index in 0..head_size / 2 {
-                let (from, to) = from_to(half, index, head_size / 2);
-                let (from, to) = (head * head_size + from, head * head_size + to);
-                out[to * width..][..width].copy_from_slice(&rows[from * width..][..width]);
-            }
-        }
-    }
-    out
 }

@@ -380,7 +380,7 @@ fn items<'a>(metadata: &'a mut [(String, Value)], key: &str) -> &'a mut Vec<Valu
     }
 }
 
-const METADATA: [Case<Metadata>; 16] = [
+const METADATA: [Case<Metadata>; 18] = [
     ("a key twice", "`llama.block_count` twice", |metadata| {
         metadata.push(("llama.block_count".into(), Value::U32(2)));
     }),
@@ -431,6 +431,14 @@ const METADATA: [Case<Metadata>; 16] = [
     }),
     ("another kind of tokenizer", "`rwkv`", |metadata| {
         set(metadata, "tokenizer.ggml.model", Value::Text("rwkv".into()));
+    }),
+    ("a SentencePiece without scores", "tokenizer.ggml.scores", |metadata| {
+        set(metadata, "tokenizer.ggml.model", Value::Text("llama".into()));
+    }),
+    ("scores that are no numbers", "tokenizer.ggml.scores", |metadata| {
+        set(metadata, "tokenizer.ggml.model", Value::Text("llama".into()));
+        metadata
+            .push(("tokenizer.ggml.scores".into(), Value::Array(6, vec![Value::F32(f32::NAN)])));
     }),
 ];
 

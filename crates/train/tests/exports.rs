@@ -2,16 +2,21 @@
 //!
 //! `reference/exports.py` holds the same files against other programs.
 
+use het_blocks::linear::Numbers;
+use het_train::batch::{Batch, Sequence};
 use het_train::configuration;
 use het_train::error::Result;
 use het_train::formats::Format;
 use het_train::gguf::{Gguf, Value};
 use het_train::names::Tensor;
+use het_train::steps::Executor;
+use het_train::tokenizer::Tokenizer;
 use het_train::weights::{Parameters, Source, Weights};
 use het_train::{export, tiny};
 use serde_json::{Map, Value as Json, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const ROWS: usize = 512;
 
@@ -43,7 +48,7 @@ fn value(tensor: &Tensor, index: usize) -> f32 {
 /// Writes a model of this configuration and opens it.
 fn model(directory: &Path, config: Map<String, Json>) -> (Source, Weights) {
     let architecture = configuration::hub::read(&config).expect("it is known");
-    let parameters = Parameters::read(&architecture, |tensor| {
+    let parameters = Parameters::read(&architecture, Numbers::F32, |tensor| {
         Ok((0..tensor.values()).map(|index| value(tensor, index)).collect())
     });
     let parameters = parameters.expect("made");
@@ -109,13 +114,33 @@ fn every_family_has_its_keys_and_tensors() {
     }
 }
 
+/// Logits after every token of a short text.
+fn logits(weights: Weights) -> Vec<f32> {
+    let sequence = Sequence { tokens: vec![7, 301, 12, 99, 4], scored: vec![true; 5] };
+    let batch = Batch::pack([&sequence], 64);
+    let mut executor = Executor::frozen(&Arc::new(weights)).expect("it starts");
+    executor.logits(&batch).expect("a valid batch")
+}
+
 #[test]
-fn a_llama_comes_back_from_a_gguf_of_its_own() {
+fn every_family_comes_back_from_a_gguf_of_its_own() {
     let cases = [
         ("llama", json!({"attention_bias": false})),
+        ("llama", json!({"attention_bias": true})),
         ("llama_linear", json!({})),
         ("llama_llama3", json!({})),
+        ("llama_yarn", json!({})),
         ("mistral", json!({})),
+        ("qwen2", json!({})),
+        ("qwen3", json!({})),
+        ("gemma2", json!({"query_pre_attn_scalar": 12})),
+        (
+            "gemma3",
+            json!({"query_pre_attn_scalar": 12, "rope_local_base_freq": 10000.0,
+                   "sliding_window_pattern": 6}),
+        ),
+        ("gpt2", json!({})),
+        ("smollm3", json!({})),
     ];
     for (case, more) in cases {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -124,14 +149,102 @@ fn a_llama_comes_back_from_a_gguf_of_its_own() {
         let path = path.unwrap_or_else(|error| panic!("{case}: {error}"));
         let read = Source::open(&path.display().to_string()).expect("it opens");
         let read = read.weights().unwrap_or_else(|error| panic!("{case}: {error}"));
-        assert_eq!(read.parameters, weights.parameters, "{case}");
-        let ropes = weights.architecture.ropes[0].frequencies.iter();
-        for (a, b) in ropes.zip(&read.architecture.ropes[0].frequencies) {
-            assert!((a - b).abs() <= 1e-6 * a.abs(), "{case}: {a} {b}");
+        let (own, found) = (&weights.architecture, &read.architecture);
+        let tensors = weights.parameters.tensors(own).into_iter();
+        for ((tensor, own), (_, found)) in tensors.zip(read.parameters.tensors(found)) {
+            // One is added to Gemma's norms, and taken away again.
+            let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-7 * (1.0 + a.abs());
+            assert!(own.iter().zip(found).all(is_close), "{case}: {tensor:?}");
         }
         // A window that llama.cpp does not know is the longest context instead.
-        let expected = if case == "mistral" { 5 } else { 64 };
-        assert_eq!(read.architecture.positions_max, expected, "{case}");
+        let expected = if case == "mistral" { 5 } else { own.positions_max };
+        assert_eq!(found.positions_max, expected, "{case}");
+        let largest = logits(weights.clone());
+        let scale = largest.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+        for (own, found) in largest.iter().zip(logits(read)) {
+            assert!((own - found).abs() <= 1e-4 * scale, "{case}: {found}, not {own}");
+        }
+    }
+}
+
+/// A tokenizer of SentencePiece with bytes for what it has no tokens for.
+fn sentence_piece() -> Json {
+    let space = "\u{2581}";
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let words = ["a", "b", "c", "ab", "abc", space, "\u{2581}a", "\u{2581}ab", "bc", "\u{2581}abc"];
+    let special = ["<unk>", "<s>", "</s>"];
+    let all = special.into_iter().map(str::to_owned).chain(bytes).chain(words.map(str::to_owned));
+    let vocabulary: Map<String, Json> =
+        all.enumerate().map(|(id, token)| (token, json!(id))).collect();
+    let added = special.iter().enumerate().map(|(id, content)| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+               "rstrip": false, "normalized": false, "special": true})
+    });
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": added.collect::<Vec<_>>(),
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": space},
+            {"type": "Replace", "pattern": {"String": " "}, "content": space},
+        ]},
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": space}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "fuse_unk": true,
+                  "byte_fallback": true, "vocab": vocabulary,
+                  "merges": ["a b", "\u{2581} ab", "ab c", "b c", "\u{2581} a", "\u{2581}ab c"]},
+    })
+}
+
+/// A byte-level BPE that splits words as Qwen or Llama 3 do.
+fn by_pattern(digits: &str, normalizer: Json) -> Json {
+    let text = fs::read_to_string(reference("bpe.json")).expect("it is there");
+    let mut json: Json = serde_json::from_str(&text).expect("JSON");
+    let words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+";
+    let others = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let pattern = format!("{words}|{digits}|{others}");
+    json["normalizer"] = normalizer;
+    json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+    ]});
+    json
+}
+
+#[test]
+fn every_tokenizer_comes_back_from_a_gguf() {
+    let texts = [
+        "abc ab  a b",
+        "It's 2026-11-30, isn't it?\n\n  yes",
+        "\u{e4}\u{4e2d}\u{1f980} ab",
+        "  leading",
+        "",
+        "cab abcab",
+    ];
+    let nfc = json!({"type": "NFC"});
+    for (name, json) in [
+        ("SentencePiece", sentence_piece()),
+        ("Qwen", by_pattern(r"\p{N}", nfc)),
+        ("Llama 3", by_pattern(r"\p{N}{1,3}", Json::Null)),
+    ] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (_, weights) = model(directory.path(), configuration("llama", &json!({})));
+        fs::write(directory.path().join("tokenizer.json"), json.to_string()).expect("written");
+        let source = Source::open(&directory.path().display().to_string()).expect("it opens");
+        let own = Tokenizer::of(&source).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let path = export::gguf(&weights, &source, Format::F32, &directory.path().join("out"));
+        let path = path.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let read = Source::open(&path.display().to_string()).expect("it opens");
+        let read = Tokenizer::of(&read).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for text in texts {
+            let tokens = own.encode(text).expect("it can be written");
+            assert_eq!(read.encode(text).expect("it can be written"), tokens, "{name}: {text:?}");
+            let said = own.decode(&tokens).expect("they are known");
+            assert_eq!(read.decode(&tokens).expect("they are known"), said, "{name}");
+        }
     }
 }
 

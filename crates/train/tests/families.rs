@@ -3,9 +3,10 @@
 //! `reference/families.py` made the expected numbers. Each model goes the way of a real one: its
 //! `config.json` and safetensors are written to a directory and read from there.
 
+use het_blocks::linear::Numbers;
+use het_blocks::quantized::{Format, Instructions};
 use het_train::architecture::Architecture;
 use het_train::batch::{Batch, Sequence};
-use het_train::blocks::quantized::{Format, Instructions};
 use het_train::cpu::generate::generate;
 use het_train::cpu::model::Model;
 use het_train::hub::f32_bytes;
@@ -144,7 +145,7 @@ fn scored(tokens: &[u32]) -> Sequence {
 }
 
 fn learning(weights: &Weights) -> Executor {
-    Executor::learning(weights.clone(), Workers::default()).expect("it starts")
+    Executor::learning(weights.clone(), Numbers::F32, Workers::default()).expect("it starts")
 }
 
 fn adapting(weights: Weights, adapter: &Adapter) -> Executor {
@@ -410,7 +411,7 @@ fn unflat(architecture: &Architecture, values: &[f32]) -> Parameters {
         let place = places.iter().find(|(name, _)| *name == tensor.name).expect("it is there").1;
         Ok(values[place..place + tensor.values()].to_vec())
     };
-    Parameters::read(architecture, read).expect("all are there")
+    Parameters::read(architecture, Numbers::F32, read).expect("all are there")
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use het_blocks::attention;
 use het_train::batch::{Batch, Sequence};
-use het_train::blocks::attention;
 use het_train::lora::Adapter;
 use het_train::optimiser::{Request, Settings};
 use het_train::steps::{Executor, Step};

@@ -67,6 +67,7 @@ fn a_stage_computes_in_its_precision_and_says_so() {
         assert!(detail.contains(says), "{detail}");
         assert!(loss != exact && (loss / exact - 1.0).abs() < off, "{loss}, not {exact}");
     };
+    check("bf16", &[], "bf16 products by", 0.001);
     check("int8", &[], "int8 products by", 0.01);
     check("int8", &["--instructions", "portable"], "by portable code, other", 0.01);
     check("int4", &[], "int4 weights", 0.05);
@@ -93,7 +94,7 @@ fn what_is_not_there_is_refused_by_name() {
         training.env_remove(name);
     }
     let output = training.output().expect("the binary starts");
-    check(output, ["training computes in f32, and `int8` is asked for", "hint: "]);
+    check(output, ["training computes in f32 or bf16, and `int8` is asked for", "hint: "]);
     assert!(!scene.path("adapter").exists());
     let output = training.env("HET_PRECISION", "fp32").output().expect("the binary starts");
     assert!(output.status.success(), "{output:?}");

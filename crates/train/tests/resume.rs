@@ -127,6 +127,28 @@ fn a_resumed_run_writes_the_same_bytes() {
     assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("again")));
 }
 
+#[test]
+fn a_run_in_bf16_resumes_to_the_same_bytes_and_in_nothing_else() {
+    let scene = Scene::new();
+    let bf16 = ["--precision", "bf16"];
+    let train = |output: &str, trains_all: bool, more: &[&str]| match trains_all {
+        false => run(scene.finetune(output, more)),
+        true => run(scene.full(output, more)),
+    };
+    for trains_all in [false, true] {
+        let result = if trains_all { model } else { adapter };
+        let whole = train("whole", trains_all, &[&bf16[..], &["--checkpoint-every", "3"]].concat());
+        assert!(stderr(&whole).contains("bf16 products"), "{}", stderr(&whole));
+        let saved = scene.path("whole/checkpoints/checkpoint-6").display().to_string();
+        let resume = ["--resume", &saved];
+        let again = train("again", trains_all, &[&bf16[..], &resume].concat());
+        assert!(again.status.success(), "{}", stderr(&again));
+        assert_eq!(result(&scene.path("whole")), result(&scene.path("again")));
+        let other = train("other", trains_all, &resume);
+        assert!(!other.status.success() && stderr(&other).contains("precision"));
+    }
+}
+
 /// Seven sequences in batches of two, so that epochs begin within steps.
 #[test]
 fn a_run_stopped_after_every_step_reads_the_very_next_samples() {
@@ -325,8 +347,8 @@ fn what_an_adapter_changes_is_what_was_asked_for() {
     refused(scene.finetune("x", &["--target", "proj"]), "no matrix of a layer is called `proj`");
     refused(scene.full("x", &["--rank", "4"]), "`--method full` trains none");
     refused(
-        scene.finetune("x", &["--precision", "bf16"]),
-        "computes in f32, and `bf16` is asked for",
+        scene.finetune("x", &["--precision", "int8"]),
+        "computes in f32 or bf16, and `int8` is asked for",
     );
     refused(scene.finetune("x", &["--beta2", "1"]), "`--beta2` must be from 0 to below 1");
     refused(scene.full("x", &["--memory", "1MiB"]), "this run needs about");
@@ -484,6 +506,14 @@ fn workers_change_no_loss() {
         // Every tenth of the steps where there are workers, by the slowest device.
         let beside = ["cpu0", "worker1", "worker2"].iter().flat_map(|own| held_out(&told, own));
         check_losses(&sorted(beside.collect()), &validated);
+        // What is computed in bf16 is so in workers, too.
+        let rounded = |name, workers| {
+            let (mut command, progress) = train(name, workers);
+            let told = stderr(&run(command.args(["--precision", "bf16"]).take()));
+            assert!(told.contains("bf16 products"), "{told}");
+            losses(&progress)
+        };
+        check_losses(&rounded("shared-bf16", "2"), &rounded("alone-bf16", "0"));
         // Integers round, here as in a worker.
         for workers in ["0", "1"] {
             let (mut command, _) = train("rounded", workers);

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use het_blocks::linear::Numbers;
 use het_train::batch::{Batch, Sequence};
 use het_train::lora::Adapter;
 use het_train::optimiser::{Request, Settings};
+use het_train::precision;
 use het_train::steps::Executor;
 use het_train::weights::Weights;
 use het_train::workers::Workers;
@@ -60,7 +62,11 @@ fn curve(steps: u64) -> Vec<f64> {
     }
     let mut executor =
         Executor::adapting(&weights, &adapter, Workers::default()).expect("it starts");
-    let settings = Settings { lr: 0.01, ..Settings::default() };
+    losses(&mut executor, Settings { lr: 0.01, ..Settings::default() }, steps)
+}
+
+/// Mean losses of so many steps on the same batch.
+fn losses(executor: &mut Executor, settings: Settings, steps: u64) -> Vec<f64> {
     let batch = batch();
     let steps = (1..=steps).map(|step| {
         executor.begin_step().expect("the adapter fits");
@@ -73,6 +79,35 @@ fn curve(steps: u64) -> Vec<f64> {
         step.loss / f64::from(scored)
     });
     steps.collect()
+}
+
+/// Losses of ten steps, of an adapter or of all parameters, in such numbers.
+fn curve_in(numbers: Numbers, trains_all: bool) -> Vec<f64> {
+    let mut weights = het_train::tiny::weights(1);
+    let mut executor = if trains_all {
+        Executor::learning(weights, numbers, Workers::default())
+    } else {
+        if numbers == Numbers::Bf16 {
+            precision::store_in_bf16(&mut weights.parameters, &weights.architecture);
+        }
+        let adapter = Adapter::random(&weights.architecture, 4, 8.0, 1);
+        Executor::adapting(&Arc::new(weights), &adapter, Workers::default())
+    }
+    .expect("it starts");
+    losses(&mut executor, Settings { lr: 0.01, ..Settings::default() }, 10)
+}
+
+#[test]
+fn training_in_bf16_learns_as_in_f32() {
+    for trains_all in [false, true] {
+        let exact = curve_in(Numbers::F32, trains_all);
+        let rounded = curve_in(Numbers::Bf16, trains_all);
+        assert_ne!(rounded[0], exact[0], "it is rounded");
+        for (rounded, exact) in rounded.iter().zip(&exact) {
+            assert!((rounded - exact).abs() < 0.01 * exact, "{rounded}, not {exact}");
+        }
+        assert!(rounded[9] < 0.97 * rounded[0], "{rounded:?}");
+    }
 }
 
 #[test]

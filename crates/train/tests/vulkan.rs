@@ -4,8 +4,8 @@
 //! enough. Decision record 57 says what follows from it.
 
 use ash::{Entry, vk};
-use het_train::blocks::linear::{Linear, Weight};
-use het_train::blocks::norm::{Kind, Norm, Parameters, STATISTICS};
+use het_blocks::linear::{Linear, Weight};
+use het_blocks::norm::{Kind, Norm, Parameters, STATISTICS};
 use std::ffi::CStr;
 use std::io::Write;
 

@@ -78,7 +78,7 @@ pub enum Format {
 
 #[derive(Debug, Args)]
 pub struct WeightsOption {
-    /// `smollm2-135m`, a Llama `.gguf` file, or a directory with Hugging Face files of a Llama,
+    /// `smollm2-135m`, or a `.gguf` file or a directory with Hugging Face files of a Llama,
     /// Mistral, Qwen 2 or 3, Gemma 2 or 3, GPT-2 or SmolLM
     #[arg(long, default_value = crate::fetch::MODEL, value_name = "NAME|FILE|DIR")]
     pub weights: String,
@@ -188,7 +188,8 @@ pub struct Training {
     /// Checkpoint to continue from
     #[arg(long, env = "HET_RESUME_FROM", value_name = "PATH")]
     pub resume: Option<PathBuf>,
-    /// Format of the arithmetic: `f32` is all that there is for training
+    /// What products with weights compute in: `f32`, or `bf16`, which is faster where the processor
+    /// has AVX512-BF16. What learns stays in f32, and frozen weights are stored in bf16
     #[arg(long, env = "HET_PRECISION", default_value = "f32")]
     pub precision: String,
     /// Driver to compute with: `auto` or `cpu`
@@ -205,7 +206,8 @@ pub struct Training {
     /// Held-out sequences that this is computed of, from the first on
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub validate_sequences: usize,
-    /// Format of the matrices that this is computed with, and of what they are multiplied with
+    /// Format of the matrices that this is computed with, and of what they are multiplied with;
+    /// `f32` computes as the training does
     #[arg(long, value_enum, default_value = "f32")]
     pub validate_precision: Number,
     /// Further processes, each of which computes a part of every batch, as large as it is fast; the
@@ -274,6 +276,8 @@ pub struct Precision {
 pub enum Number {
     #[value(alias = "fp32")]
     F32,
+    /// Products of bf16 weights and bf16 activations
+    Bf16,
     /// Products of int8 weights and int8 activations
     Int8,
     /// Products of int4 weights and int8 activations; embedding and head are int8
@@ -416,6 +420,9 @@ pub struct BenchStep {
     pub from_scratch: bool,
     #[arg(long)]
     pub recompute: bool,
+    /// What products with weights compute in: `f32` or `bf16`
+    #[arg(long, default_value = "f32")]
+    pub precision: String,
     #[arg(long, default_value_t = 8)]
     pub rank: usize,
     #[arg(long, default_value_t = 3)]

@@ -3,7 +3,6 @@
 use super::arguments::BenchInference;
 use super::show;
 use crate::batch::{Batch, Sequence};
-use crate::blocks::quantized::{Format, Instructions};
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
 use crate::error::{Error, IoContext, Result};
@@ -11,6 +10,7 @@ use crate::precision;
 use crate::steps::Executor;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, Weights};
+use het_blocks::quantized::{Format, Instructions};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -82,6 +82,9 @@ fn candidates(weights: Weights) -> Result<Vec<Candidate>> {
             all.push(Candidate::new(name, weights)?);
         }
     }
+    let mut in_bf16 = weights.clone();
+    precision::store_in_bf16(&mut in_bf16.parameters, &in_bf16.architecture);
+    all.insert(0, Candidate::new("bf16", in_bf16)?);
     all.insert(0, Candidate::new("f32", weights)?);
     Ok(all)
 }

@@ -3,34 +3,41 @@
 use super::arguments::{InstructionSet, Number, Precision};
 use super::warn;
 use crate::architecture::Architecture;
-use crate::blocks::quantized::{Format, INPUTS_MAX, Instructions};
 use crate::error::{Error, Result};
 use crate::precision;
 use crate::weights::Weights;
+use het_blocks::linear::Numbers;
+use het_blocks::quantized::{Format, INPUTS_MAX, Instructions};
 
 /// Rounds the weights as the arguments say, and says what computes then.
 pub fn apply(arguments: &Precision, weights: &mut Weights) -> Result<()> {
-    let Some(format) = arguments.precision.format() else {
-        if arguments.instructions == InstructionSet::Auto {
-            return Ok(());
-        }
+    let format = arguments.precision.format();
+    if format.is_none() && arguments.instructions != InstructionSet::Auto {
+        let own = if arguments.precision == Number::Bf16 { "bf16" } else { "f32" };
         return Err(Error::Usage {
-            what: "`--instructions` is of integer products, and the precision is f32".into(),
+            what: format!("`--instructions` is of integer products, and the precision is {own}"),
             hint: "add `--precision int8` or `int4`, or leave `--instructions` out",
         });
-    };
-    let instructions = instructions(arguments.instructions)?;
-    check_width(&weights.architecture)?;
-    precision::quantize(&mut weights.parameters, &weights.architecture, format, instructions);
-    warn(&precision::arithmetic(weights.parameters.layers.first()));
+    }
+    let Weights { parameters, architecture, .. } = weights;
+    match (format, arguments.precision) {
+        (Some(format), _) => {
+            let instructions = instructions(arguments.instructions)?;
+            check_width(architecture)?;
+            precision::quantize(parameters, architecture, format, instructions);
+        }
+        (None, Number::Bf16) => precision::store_in_bf16(parameters, architecture),
+        (None, _) => return Ok(()),
+    }
+    warn(&precision::arithmetic(parameters.layers.first(), Numbers::F32));
     Ok(())
 }
 
 impl Number {
-    /// What matrices are rounded to; none for f32.
-    pub(super) fn format(self) -> Option<Format> {
+    /// The integers that matrices are rounded to; none for others.
+    fn format(self) -> Option<Format> {
         match self {
-            Self::F32 => None,
+            Self::F32 | Self::Bf16 => None,
             Self::Int8 => Some(Format::Int8),
             Self::Int4 => Some(Format::Int4),
         }
@@ -38,7 +45,7 @@ impl Number {
 }
 
 /// Refuses matrices whose sums may not fit an i32.
-pub(super) fn check_width(architecture: &Architecture) -> Result<()> {
+fn check_width(architecture: &Architecture) -> Result<()> {
     let Architecture { hidden, attention, mlp, .. } = architecture;
     let widest = (*hidden).max(attention.q_width()).max(mlp.feed_forward);
     if widest <= INPUTS_MAX {
@@ -50,15 +57,29 @@ pub(super) fn check_width(architecture: &Architecture) -> Result<()> {
     })
 }
 
-/// Refuses to train in anything but f32.
-pub fn check_training(wanted: &str) -> Result<()> {
-    if matches!(wanted, "f32" | "fp32") {
-        return Ok(());
+/// What a training's products compute in; refuses what they cannot.
+pub fn of_training(wanted: &str) -> Result<Numbers> {
+    match wanted {
+        "f32" | "fp32" => Ok(Numbers::F32),
+        "bf16" => Ok(Numbers::Bf16),
+        _ => Err(Error::Usage {
+            what: format!("training computes in f32 or bf16, and `{wanted}` is asked for"),
+            hint: "leave out `--precision` and the stage's `precision:`, or say `fp32` or `bf16`",
+        }),
     }
-    Err(Error::Usage {
-        what: format!("training computes in f32, and `{wanted}` is asked for"),
-        hint: "leave out `--precision` and the stage's `precision:`, or say `fp32`",
-    })
+}
+
+/// What a validation's matrices are rounded to; none where they are those of the training.
+pub fn of_validation(wanted: Number, architecture: &Architecture) -> Result<Option<Format>> {
+    if wanted == Number::Bf16 {
+        return Err(Error::Usage {
+            what: "a validation computes as the training does, or in int8 or int4".into(),
+            hint: "leave out `--validate-precision`; `--precision bf16` is of both",
+        });
+    }
+    let format = wanted.format();
+    format.map_or(Ok(()), |_| check_width(architecture))?;
+    Ok(format)
 }
 
 fn instructions(wanted: InstructionSet) -> Result<Instructions> {

@@ -1,21 +1,21 @@
 //! `bench-step`: speed, memory and profile of training steps on random tokens.
 
 use super::arguments::{self, BenchStep};
-use super::show;
 use super::training::{Start, drawn, recompute, serve};
+use super::{precision, show};
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
-use crate::blocks::matrix::{product, rows, rows_mut};
-use crate::blocks::meter::{Spent, WORK, Work};
 use crate::error::Result;
 use crate::lora::Adapter;
 use crate::notice::Notice;
 use crate::optimiser::{self, Request};
 use crate::steps::{DeviceWork, Executor, TaskTime};
 use crate::tokenizer::Tokenizer;
-use crate::weights::Source;
+use crate::weights::{Pair, Source};
 use crate::workers::{Program, Workers};
 use crate::{drivers, memory, training};
+use het_blocks::linear::Numbers;
+use het_blocks::meter::{Spent, WORK, Work};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,6 +45,7 @@ impl Measured {
 /// Prints a line of JSON on the step whose time is the median.
 pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
+    let numbers = precision::of_training(&arguments.precision)?;
     let source = Source::open(&arguments.weights.weights)?;
     let adapter = |shape: &Architecture| match arguments.method {
         arguments::Method::Full => None,
@@ -53,11 +54,19 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     if let Some(program) = Program::from_environment(None) {
         let architecture = source.architecture()?;
         let adapter = adapter(&architecture);
-        return serve(&program, architecture, adapter.as_ref(), &Notice::default());
+        return serve(&program, architecture, (adapter.as_ref(), numbers), &Notice::default());
     }
     let workers = Workers::start(arguments.workers, None, &Notice::default())?;
     let workers = workers.unwrap_or_default();
-    let weights = if arguments.from_scratch { drawn(&source, 1)? } else { source.weights()? };
+    // What learns stays in f32.
+    let stored = match arguments.method {
+        arguments::Method::Full => Numbers::F32,
+        arguments::Method::Lora => numbers,
+    };
+    let weights = match arguments.from_scratch {
+        true => drawn(&source, 1, stored)?,
+        false => source.weights_in(stored)?,
+    };
     let tokenizer = Tokenizer::of(&source)?;
     drop(source);
     training::check_sizes(batch, seq, &weights.architecture)?;
@@ -70,7 +79,7 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
             Start::Adapter { adapter, base_model: String::new(), weights: Arc::new(weights) }
         }
     };
-    let (_, mut executor) = start.into_parts(&tokenizer, workers)?;
+    let (_, mut executor) = start.into_parts(&tokenizer, numbers, workers)?;
     executor.set_recompute(recompute(arguments.recompute));
     let batch = random_batch(batch, seq, scored, vocabulary);
     // The first step also pays for the buffers, so it is not counted.
@@ -88,7 +97,7 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     }
     if arguments.profile {
         drop(executor);
-        line["profile"] = profile(median);
+        line["profile"] = profile(median, numbers);
     }
     show(&line.to_string())?;
     Ok(ExitCode::SUCCESS)
@@ -117,7 +126,7 @@ fn worked(DeviceWork { device, tokens, seconds, losses, .. }: &DeviceWork) -> Js
 
 /// Seconds by kind of work and by kernel, and the rate of whole products beside that of a large
 /// one.
-fn profile(step: &Measured) -> Json {
+fn profile(step: &Measured, numbers: Numbers) -> Json {
     let seconds = |work| step.spent.time(work).as_secs_f64();
     let mut parts: Map<String, Json> =
         WORK.iter().map(|(work, name)| ((*name).to_owned(), json!(seconds(*work)))).collect();
@@ -130,17 +139,19 @@ fn profile(step: &Measured) -> Json {
     };
     let tasks: Vec<Json> = step.tasks.iter().map(task).collect();
     json!({"seconds": parts, "tasks": tasks, "products_flop_per_s": rate,
-           "peak_flop_per_s": peak_rate()})
+           "peak_flop_per_s": peak_rate(numbers)})
 }
 
 /// Operations a second of the fastest of some large products, by all threads of the pool.
-fn peak_rate() -> f64 {
+fn peak_rate(numbers: Numbers) -> f64 {
     const SIZE: usize = PEAK_SIZE;
     let values = vec![1.0; SIZE * SIZE];
     let mut out = vec![0.0; SIZE * SIZE];
+    let linear = Pair { weight: values.clone(), ..Pair::default() };
+    let linear = linear.linear(SIZE, numbers);
     let mut timed = || {
         let began = Instant::now();
-        product(rows_mut(&mut out, SIZE), rows(&values, SIZE), rows(&values, SIZE).transpose());
+        linear.forward(&values, &mut out);
         began.elapsed().as_secs_f64()
     };
     let fastest = (0..PEAK_REPEATS).map(|_| timed()).fold(f64::INFINITY, f64::min);

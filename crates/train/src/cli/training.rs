@@ -9,6 +9,7 @@ use crate::lora::{self, Adapter};
 use crate::memory::{self, Run};
 use crate::notice::{EXIT_SAVED, Notice};
 use crate::optimiser;
+use crate::precision::store_in_bf16;
 use crate::progress::{Progress, Totals};
 use crate::report::{Page, Sample};
 use crate::saves::Saves;
@@ -20,6 +21,7 @@ use crate::training::{self, HeldOut, Method, Outcome, Places, Prompts, Settings}
 use crate::weights::{Source, Weights};
 use crate::workers::{Gang, Program, Workers};
 use crate::{drivers, initial, samples, warm, whole};
+use het_blocks::linear::Numbers;
 use het_core::Bytes;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
@@ -70,6 +72,7 @@ pub fn pretrain(arguments: &Pretrain) -> Result<ExitCode> {
 /// All training: what differs is what learns, and where its first values come from.
 fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode> {
     let notice = Notice::from_environment()?;
+    let numbers = precision::of_training(&arguments.precision)?;
     let checkpoints = checkpoints(arguments);
     let gang = Gang::from_environment(&checkpoints)?;
     if let Some(program) = Program::from_environment(gang.as_ref()) {
@@ -78,10 +81,9 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
             Method::Lora(lora) => Some(drawn_adapter(&architecture, lora, arguments.seed)?),
             Method::Full | Method::Scratch => None,
         };
-        return serve(&program, architecture, adapter.as_ref(), &notice);
+        return serve(&program, architecture, (adapter.as_ref(), numbers), &notice);
     }
     let mut progress = Progress::from_environment();
-    precision::check_training(&arguments.precision)?;
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
     let Some(workers) = Workers::start(arguments.workers, gang.as_ref(), &notice)? else {
@@ -98,7 +100,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let has_workers = arguments.workers > 0 || gang.is_some();
     let held_out = held_out(arguments, has_workers, (&tokenizer, &architecture))?;
     let places = places(arguments, checkpoints, &method, &source, (prompts, held_out))?;
-    let settings = settings(arguments, method);
+    let settings = settings(arguments, method, numbers);
     settings.check(&architecture, &data)?;
     let is_validated = places.held_out.every > 0;
     let estimated =
@@ -112,7 +114,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
             None => return Ok(ExitCode::from(EXIT_SAVED)),
         },
     };
-    let (trainable, mut executor) = start.into_parts(&tokenizer, workers)?;
+    let (trainable, mut executor) = start.into_parts(&tokenizer, numbers, workers)?;
     executor.set_recompute(recompute(arguments.recompute));
     let computes = format!("driver `{name}`: {}", executor.detail());
     progress.driver(&name, executor.detail());
@@ -253,13 +255,13 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
 pub(super) fn serve(
     program: &Program<'_>,
     architecture: Architecture,
-    adapter: Option<&Adapter>,
+    learns: (Option<&Adapter>, Numbers),
     notice: &Notice,
 ) -> Result<ExitCode> {
     let Some(connection) = program.connect(notice)? else {
         return Ok(ExitCode::from(EXIT_SAVED));
     };
-    steps::serve(connection, architecture, adapter)?;
+    steps::serve(connection, architecture, learns)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -301,13 +303,14 @@ pub(super) enum Start {
 impl Start {
     fn read(settings: &Settings, source: &Source, name: &str) -> Result<Self> {
         if settings.method == Method::Scratch {
-            return Ok(Self::Model(Box::new(drawn(source, settings.seed)?)));
+            return Ok(Self::Model(Box::new(drawn(source, settings.seed, Numbers::F32)?)));
         }
-        let weights = source.weights()?;
         let Method::Lora(lora) = &settings.method else {
+            let weights = source.weights()?;
             check_configuration(&weights, source.path())?;
             return Ok(Self::Model(Box::new(weights)));
         };
+        let weights = source.weights_in(settings.numbers)?;
         let adapter = drawn_adapter(&weights.architecture, lora, settings.seed)?;
         let base_model = source.base_name(name);
         Ok(Self::Adapter { adapter, base_model, weights: Arc::new(weights) })
@@ -316,6 +319,7 @@ impl Start {
     pub(super) fn into_parts<'a>(
         self,
         tokenizer: &'a Tokenizer,
+        numbers: Numbers,
         workers: Workers,
     ) -> Result<(Trainable<'a>, Executor)> {
         match self {
@@ -325,7 +329,7 @@ impl Start {
             }
             Self::Model(weights) => {
                 let configuration = weights.configuration.clone().unwrap_or_default();
-                let executor = Executor::learning(*weights, workers)?;
+                let executor = Executor::learning(*weights, numbers, workers)?;
                 Ok((Trainable::Model { configuration, tokenizer }, executor))
             }
         }
@@ -337,8 +341,8 @@ fn drawn_adapter(shape: &Architecture, lora: &lora::Settings, seed: u64) -> Resu
     adapter.map_err(|what| Error::Usage { what, hint: "correct `--target`" })
 }
 
-/// Weights of the model that a directory describes, drawn.
-pub(super) fn drawn(source: &Source, seed: u64) -> Result<Weights> {
+/// Weights of the model that a directory describes, drawn, and stored in such numbers.
+pub(super) fn drawn(source: &Source, seed: u64, numbers: Numbers) -> Result<Weights> {
     let Source::Hub(hub) = source else {
         return Err(Error::Usage {
             what: "a GGUF is no description of a model to train from nothing".into(),
@@ -348,7 +352,11 @@ pub(super) fn drawn(source: &Source, seed: u64) -> Result<Weights> {
     let (architecture, configuration) = hub.architecture()?;
     let path = hub.configuration_path();
     let drawn = initial::weights(architecture, configuration, seed);
-    drawn.map_err(|refusal| Error::Configuration { path, refusal })
+    let mut drawn = drawn.map_err(|refusal| Error::Configuration { path, refusal })?;
+    if numbers == Numbers::Bf16 {
+        store_in_bf16(&mut drawn.parameters, &drawn.architecture);
+    }
+    Ok(drawn)
 }
 
 fn checkpoints(arguments: &Training) -> PathBuf {
@@ -393,10 +401,7 @@ fn held_out(
         Err(_) if arguments.validate_every.is_none() => return Ok(HeldOut::default()),
         data => data?,
     };
-    let format = arguments.validate_precision.format();
-    if format.is_some() {
-        precision::check_width(architecture)?;
-    }
+    let format = precision::of_validation(arguments.validate_precision, architecture)?;
     let most = (arguments.validate_sequences, arguments.seq);
     let held_out = HeldOut::read(&data, most, every, format)?;
     let mut batches = held_out.batches.iter();
@@ -417,7 +422,7 @@ fn identity(data: &Path, method: &Method, source: &Source) -> Result<Json> {
     Ok(identity)
 }
 
-fn settings(arguments: &Training, method: Method) -> Settings {
+fn settings(arguments: &Training, method: Method, numbers: Numbers) -> Settings {
     let lr = arguments.lr.unwrap_or(match method {
         Method::Lora(_) => 3e-3,
         Method::Full => 1e-4,
@@ -440,6 +445,7 @@ fn settings(arguments: &Training, method: Method) -> Settings {
             beta2: arguments.beta2,
             max_grad_norm: arguments.max_grad_norm,
         },
+        numbers,
         method,
     }
 }

@@ -10,10 +10,10 @@ use super::rope::Basis;
 use crate::architecture::{
     Architecture, Biases, Family, HeadWeight, LayerShape, Positions, PostNorms,
 };
-use crate::blocks::activation::Activation;
-use crate::blocks::attention;
-use crate::blocks::mlp::{self, Gate};
-use crate::blocks::norm::{Kind, Norm};
+use het_blocks::activation::Activation;
+use het_blocks::attention;
+use het_blocks::mlp::{self, Gate};
+use het_blocks::norm::{Kind, Norm};
 use serde_json::{Map, Value as Json};
 
 /// What a family's code fixes, and what its keys mean where they are absent.

@@ -3,7 +3,7 @@
 use super::keys::{Keys, Read};
 use super::rope::{self, Basis};
 use crate::architecture::{Family, LayerShape};
-use crate::blocks::rotation::Rope;
+use het_blocks::rotation::Rope;
 use serde_json::Value as Json;
 
 const FULL: &str = "full_attention";

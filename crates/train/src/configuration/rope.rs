@@ -5,7 +5,7 @@
 //! code computes it). Names of keys and their defaults are those of Hugging Face `transformers`.
 
 use super::keys::{Keys, Read};
-use crate::blocks::rotation::Rope;
+use het_blocks::rotation::Rope;
 use std::f64::consts::PI;
 
 /// What a rope follows from beside its own keys.

@@ -2,13 +2,13 @@
 
 use crate::architecture::Architecture;
 use crate::batch::Batch;
-use crate::blocks::embedding::Embedding;
-use crate::blocks::head::{self, Head};
-use crate::blocks::linear::{self, Linear};
-use crate::blocks::loss;
-use crate::blocks::matrix::{copied, sized};
-use crate::blocks::norm::{self, STATISTICS};
 use crate::weights::Outer;
+use het_blocks::embedding::Embedding;
+use het_blocks::head::{self, Head};
+use het_blocks::linear::{self, Linear, Numbers};
+use het_blocks::loss;
+use het_blocks::matrix::{copied, sized};
+use het_blocks::norm::{self, STATISTICS};
 
 /// Rows of logits that are alive at once: each is a whole vocabulary wide.
 pub const HEAD_ROWS: usize = 256;
@@ -17,6 +17,8 @@ pub const HEAD_ROWS: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub struct Ends<'a> {
     pub architecture: &'a Architecture,
+    /// What products with weights in f32 compute in.
+    pub numbers: Numbers,
     pub outer: &'a Outer,
 }
 
@@ -52,7 +54,7 @@ impl<'a> Ends<'a> {
     }
 
     fn head(&self) -> Head<'a> {
-        let (inputs, weight) = (self.architecture.hidden, self.outer.head());
+        let (inputs, weight) = (self.architecture.hidden, self.outer.head(self.numbers));
         let linear = Linear { inputs, weight, bias: &[] };
         Head { linear, cap: self.architecture.logit_cap }
     }

@@ -2,8 +2,8 @@
 
 use super::layer::Tape;
 use super::model::Model;
-use crate::blocks::attention::KeyValues;
 use crate::error::{Error, Result};
+use het_blocks::attention::KeyValues;
 
 /// Keys and values of every sequence: layer by layer, one entry a sequence.
 #[derive(Debug)]

@@ -1,19 +1,21 @@
 //! One residual layer, composed of blocks as the architecture says.
 
 use crate::architecture::{Architecture, PostNorms};
-use crate::blocks::attention::{self, Context, Input};
-use crate::blocks::linear;
-use crate::blocks::matrix::{copied, sized};
-use crate::blocks::mlp;
-use crate::blocks::norm::{self, STATISTICS};
-use crate::blocks::rotation::Table;
 use crate::lora::Adapter;
 use crate::weights::{Layer, Pair};
+use het_blocks::attention::{self, Context, Input};
+use het_blocks::linear::{self, Numbers};
+use het_blocks::matrix::{copied, sized};
+use het_blocks::mlp;
+use het_blocks::norm::{self, STATISTICS};
+use het_blocks::rotation::Table;
 
 /// A layer ready to compute.
 #[derive(Debug, Clone, Copy)]
 pub struct Block<'a> {
     pub architecture: &'a Architecture,
+    /// What products with weights in f32 compute in.
+    pub numbers: Numbers,
     pub index: usize,
     pub weights: &'a Layer,
     pub table: Option<&'a Table>,
@@ -216,8 +218,8 @@ impl Block<'_> {
     fn attention_parameters(&self) -> attention::Parameters<'_> {
         let layer = self.weights;
         attention::Parameters {
-            qkv: layer.qkv.linear(self.architecture.hidden),
-            output: layer.output.linear(self.architecture.attention.q_width()),
+            qkv: layer.qkv.linear(self.architecture.hidden, self.numbers),
+            output: layer.output.linear(self.architecture.attention.q_width(), self.numbers),
             query_norm: &layer.query_norm.weight,
             key_norm: &layer.key_norm.weight,
             table: self.table,
@@ -225,9 +227,10 @@ impl Block<'_> {
     }
 
     fn mlp_parameters(&self) -> mlp::Parameters<'_> {
+        let Architecture { hidden, mlp, .. } = self.architecture;
         mlp::Parameters {
-            up: self.weights.up.linear(self.architecture.hidden),
-            down: self.weights.down.linear(self.architecture.mlp.feed_forward),
+            up: self.weights.up.linear(*hidden, self.numbers),
+            down: self.weights.down.linear(mlp.feed_forward, self.numbers),
         }
     }
 

@@ -47,6 +47,13 @@ impl Lengths {
         self.tokens * row as u64 + self.squares * attention.heads as u64
     }
 
+    /// Values that the largest product in bf16 packs of its first factor: rows of a batch, or of
+    /// the head's logits where their gradient is one.
+    pub fn packed(self, Architecture { attention, mlp, vocabulary, .. }: &Architecture) -> u64 {
+        let widest = attention.qkv_width().max(mlp.up_width()) as u64;
+        (self.tokens * widest).max((HEAD_ROWS * vocabulary) as u64)
+    }
+
     /// Values of the workspaces of a layer and of the head.
     pub fn working(self, architecture: &Architecture) -> u64 {
         let Architecture { hidden, attention, mlp, vocabulary, .. } = architecture;

@@ -3,11 +3,12 @@
 use super::ends::Ends;
 use super::layer::{Block, Tape, Workspace};
 use crate::architecture::Architecture;
-use crate::blocks::attention::{Context, Input, KeyValues};
-use crate::blocks::math;
-use crate::blocks::rotation::Table;
 use crate::error::{Error, Result};
 use crate::weights::{Parameters, Weights};
+use het_blocks::attention::{Context, Input, KeyValues};
+use het_blocks::linear::Numbers;
+use het_blocks::math;
+use het_blocks::rotation::Table;
 use rayon::prelude::*;
 
 /// A model with parameters that may have an adapter merged in.
@@ -39,6 +40,7 @@ impl Model {
     pub fn layer(&self, index: usize) -> Block<'_> {
         Block {
             architecture: &self.architecture,
+            numbers: Numbers::F32,
             index,
             weights: &self.parameters.layers[index],
             table: self.architecture.layers[index].rope.map(|rope| &self.tables[rope]),
@@ -46,7 +48,8 @@ impl Model {
     }
 
     fn ends(&self) -> Ends<'_> {
-        Ends { architecture: &self.architecture, outer: &self.parameters.outer }
+        let (architecture, outer) = (&self.architecture, &*self.parameters.outer);
+        Ends { architecture, numbers: Numbers::F32, outer }
     }
 
     /// The residual stream after all layers for new ends of sequences, in `stream`; `past[i]` has

@@ -4,13 +4,12 @@
 //! fix by themselves, such as which layers slide, is checked, and refused where a model differs.
 
 use crate::architecture::{Architecture, Biases, Family, LayerShape};
-use crate::blocks::activation::Activation;
-use crate::blocks::norm::Kind;
-use crate::blocks::rotation::Rope;
 use crate::configuration::rope::plain;
 use crate::error::{Error, Result};
 use crate::gguf::Value;
-use crate::names::{Part, Site, Tensor};
+use crate::layout::{FAMILIES, rotates_neighbours};
+use het_blocks::activation::Activation;
+use het_blocks::rotation::Rope;
 
 pub const FILE_TYPE: &str = "general.file_type";
 /// Of ggml's block formats.
@@ -28,33 +27,8 @@ pub struct Described {
 type Read<T> = std::result::Result<T, String>;
 
 fn name_of(family: Family) -> &'static str {
-    match family {
-        Family::Llama | Family::Mistral => "llama",
-        Family::Qwen2 => "qwen2",
-        Family::Qwen3 => "qwen3",
-        Family::Gemma2 => "gemma2",
-        Family::Gemma3 => "gemma3",
-        Family::Gpt2 => "gpt2",
-        Family::SmolLm3 => "smollm3",
-    }
-}
-
-/// Whether llama.cpp rotates values that lie side by side, not half a head apart.
-pub fn rotates_neighbours(family: Family) -> bool {
-    matches!(family, Family::Llama | Family::Mistral | Family::SmolLm3)
-}
-
-/// What is added to the weights of a norm in a file: llama.cpp knows norms without an offset.
-pub fn norm_offset(tensor: &Tensor, architecture: &Architecture) -> f32 {
-    let is_norm = match tensor.name.site {
-        Site::Norm => true,
-        Site::Layer(_, part) => !matches!(part, Part::Qkv | Part::Output | Part::Up | Part::Down),
-        Site::Embedding | Site::Positions | Site::Head => false,
-    };
-    match architecture.norm.kind {
-        Kind::Rms { offset } if is_norm => offset,
-        _ => 0.0,
-    }
+    let named = FAMILIES.iter().find(|(own, _)| *own == family);
+    named.map_or("llama", |(_, name)| name)
 }
 
 /// All keys before those of the tokenizer, or why llama.cpp would compute something else.

@@ -8,11 +8,12 @@ use crate::error::{Error, IoContext, Result};
 use crate::formats::Format;
 use crate::gguf::{self, Output, Value};
 use crate::hub::f32_bytes;
+use crate::layout;
 use crate::lora::Adapter;
 use crate::names::{Site, Tensor};
 use crate::special;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Source, Weights, rotated_heads, to_interleaved, transposed};
+use crate::weights::{Source, Weights, transposed};
 use crate::whole;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -180,7 +181,7 @@ pub fn gguf(
         .map(|(tensor, values)| Output {
             name: tensor.name.gguf_name(),
             format: format_of(&tensor, format),
-            values: as_stored(&tensor, values, weights),
+            values: layout::to_gguf(&tensor, values, architecture),
             shape: tensor.shape.into_iter().rev().collect(),
         })
         .collect();
@@ -222,21 +223,6 @@ fn format_of(tensor: &Tensor, wanted: Format) -> Format {
         }
     }
     format
-}
-
-/// Values as llama.cpp wants them: rotated pairs side by side where its graph rotates so, and
-/// weights of norms with what the family adds to them.
-fn as_stored<'a>(tensor: &Tensor, values: &'a [f32], weights: &Weights) -> Cow<'a, [f32]> {
-    let architecture = &weights.architecture;
-    if metadata::rotates_neighbours(architecture.family)
-        && let Some(heads) = rotated_heads(tensor, architecture)
-    {
-        return Cow::Owned(to_interleaved(values, heads, tensor.columns()));
-    }
-    match metadata::norm_offset(tensor, architecture) {
-        0.0 => Cow::Borrowed(values),
-        offset => Cow::Owned(values.iter().map(|value| value + offset).collect()),
-    }
 }
 
 /// The last word of a path.

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::gguf::Value;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Split, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 /// ggml's token types.
@@ -21,24 +21,6 @@ const F32: u32 = 6;
 const TEXT: u32 = 8;
 /// What SentencePiece writes for a space.
 const SPACE: &str = "\u{2581}";
-
-/// Splits of words by a pattern, as `tokenizer.json` holds it, and their names in llama.cpp.
-const PATTERNS: [(&str, &str); 2] = [
-    (
-        concat!(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ),
-        "qwen2",
-    ),
-    (
-        concat!(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ),
-        "llama-bpe",
-    ),
-];
 
 type Read<T> = std::result::Result<T, String>;
 
@@ -227,15 +209,14 @@ fn split_name(json: &Json) -> Read<&'static str> {
             && (step["use_regex"] != false) == regex
     };
     let name = match all[..] {
-        [bytes] if is_bytes(bytes, true) => Some("gpt-2"),
+        [bytes] if is_bytes(bytes, true) => Some(Split::Gpt2),
         [digits, bytes] if digits["individual_digits"] == true && is_bytes(bytes, true) => {
-            Some("smollm")
+            Some(Split::SmolLm)
         }
         [pattern, bytes] if pattern["type"] == "Split" && is_bytes(bytes, false) => {
-            let regex = &pattern["pattern"]["Regex"];
-            PATTERNS.into_iter().find(|(known, _)| regex == known).map(|(_, name)| name)
+            Split::of_pattern(&pattern["pattern"]["Regex"])
         }
         _ => None,
     };
-    name.ok_or_else(|| format!("its pre-tokenizer {split} is not known"))
+    name.map(Split::name).ok_or_else(|| format!("its pre-tokenizer {split} is not known"))
 }

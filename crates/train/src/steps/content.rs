@@ -1,10 +1,10 @@
 //! What the handles of a step hold in a memory.
 
 use crate::batch::Batch;
-use crate::blocks::rotation::Table;
 use crate::cpu::layer::Tape;
 use crate::optimiser::{AdamW, Request, Rule};
 use crate::weights::{Layer, Outer, Weights};
+use het_blocks::rotation::Table;
 use std::sync::Arc;
 
 /// The content of a handle; empty before anything was written.

@@ -3,14 +3,6 @@
 use super::content::{Content, Kind, fill, get, get_mut};
 use crate::architecture::Architecture;
 use crate::batch::Batch;
-use crate::blocks::attention::{Context, Input};
-use crate::blocks::embedding::{self, positions};
-use crate::blocks::linear;
-use crate::blocks::matrix::sized;
-use crate::blocks::meter::{self, Spent, Work, spend};
-use crate::blocks::norm;
-use crate::blocks::quantized::{Format, Instructions};
-use crate::blocks::rotation::Table;
 use crate::cpu::ends::{Ends, HeadGradients, HeadWorkspace};
 use crate::cpu::layer::{Block, Gradients, Reach, Tape, Workspace};
 use crate::lora::Adapter;
@@ -18,6 +10,14 @@ use crate::names::{self, Part, Site};
 use crate::optimiser::{self, AdamW, Request, Rule, Slice};
 use crate::precision;
 use crate::weights::{Layer, Outer, Parameters};
+use het_blocks::attention::{Context, Input};
+use het_blocks::embedding::{self, positions};
+use het_blocks::linear::{self, Numbers};
+use het_blocks::matrix::sized;
+use het_blocks::meter::{self, Spent, Work, spend};
+use het_blocks::norm;
+use het_blocks::quantized::{Format, Instructions};
+use het_blocks::rotation::Table;
 use het_runtime::KernelId;
 use het_runtime::drivers::cpu::{Arguments, Code, Held};
 use rayon::prelude::*;
@@ -98,7 +98,18 @@ pub(super) enum Learns {
     Nothing,
     /// An adapter, whose values lie in handles.
     Adapter(Adapter),
-    All,
+    /// Every parameter, which lies in f32; products are of such numbers.
+    All(Numbers),
+}
+
+impl Learns {
+    /// What products with weights in f32 compute in.
+    fn numbers(&self) -> Numbers {
+        match self {
+            Self::Nothing | Self::Adapter(_) => Numbers::F32,
+            Self::All(numbers) => *numbers,
+        }
+    }
 }
 
 /// Buffers that a task uses while it runs.
@@ -145,7 +156,7 @@ impl Kernels {
         let count = match self.learns {
             Learns::Nothing => 0,
             Learns::Adapter(_) => layers,
-            Learns::All => 1 + layers,
+            Learns::All(_) => 1 + layers,
         };
         (0..count).map(|index| self.zero(index))
     }
@@ -202,13 +213,13 @@ impl Kernels {
     }
 
     fn ends<'a>(&'a self, outer: &'a Outer) -> Ends<'a> {
-        Ends { architecture: &self.architecture, outer }
+        Ends { architecture: &self.architecture, numbers: self.learns.numbers(), outer }
     }
 
     fn layer<'a>(&'a self, index: usize, weights: &'a Layer, angles: &'a [Table]) -> Block<'a> {
         let architecture = &self.architecture;
         let table = architecture.layers[index].rope.map(|rope| &angles[rope]);
-        Block { architecture, index, weights, table }
+        Block { architecture, numbers: self.learns.numbers(), index, weights, table }
     }
 
     fn merge(&self, index: usize, held: &Held<Content>) -> Outcome {
@@ -300,7 +311,7 @@ impl Kernels {
         let hidden: &Vec<f32> = get(&hidden)?;
         let stream = sized(fill(&mut stream), hidden.len());
         let mut gradient = match self.learns {
-            Learns::All => Some(held.write(5)?),
+            Learns::All(_) => Some(held.write(5)?),
             Learns::Adapter(_) | Learns::Nothing => None,
         };
         let (mut head, mut norm) = (linear::Gradient::Frozen, norm::Gradient::default());
@@ -328,7 +339,7 @@ impl Kernels {
         let (mut gradient, values);
         let (mut own, reach) = match &self.learns {
             Learns::Nothing => return Err("nothing learns".to_owned()),
-            Learns::All => {
+            Learns::All(_) => {
                 gradient = held.write(6)?;
                 (Gradients::full(get_mut(&mut gradient)?), Reach::Input)
             }

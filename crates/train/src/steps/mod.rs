@@ -23,8 +23,6 @@ mod validation;
 
 use crate::architecture::Architecture;
 use crate::batch::Batch;
-use crate::blocks::meter::Spent;
-use crate::blocks::quantized::Format;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
 use crate::error::{Error, Result};
@@ -35,6 +33,9 @@ use crate::weights::{Layer, Outer, Parameters, Weights};
 use crate::workers::Workers;
 use activations::Keep;
 use content::{Content, Frozen};
+use het_blocks::linear::Numbers;
+use het_blocks::meter::Spent;
+use het_blocks::quantized::Format;
 use het_runtime::drivers::process::{self, Connection};
 use het_runtime::{ClassId, HandleId, Mode};
 use kernels::{Kernel, Kernels, Learns};
@@ -136,7 +137,7 @@ impl Executor {
         let mut tasks = Tasks::new(&kernels, Vec::new())?;
         let layers = hold_all(&mut tasks, frozen(weights))?;
         let outer = tasks.hold(Content::Outer(weights.parameters.outer.clone()))?;
-        let detail = detail(weights.parameters.layers.first());
+        let detail = detail(weights.parameters.layers.first(), Numbers::F32);
         Self::new((tasks, Workers::default()), kernels, (outer, detail), vec![layers])
     }
 
@@ -163,18 +164,19 @@ impl Executor {
         let values = hold_all(&mut tasks, values)?;
         let moments = places.map(|place| AdamW::new(place.len()));
         let learner = Learner::new(&mut tasks, (base, values), moments)?;
-        let detail = detail(layers.first());
+        let detail = detail(layers.first(), Numbers::F32);
         let mut own = Self::new((tasks, workers), kernels, (outer, detail), merged)?;
         own.learner = Some(learner);
         Ok(own)
     }
 
-    /// Of weights that all learn: this process has no other copy of them.
-    pub fn learning(weights: Weights, mut workers: Workers) -> Result<Self> {
+    /// Of weights that all learn: this process has no other copy of them. Products are of such
+    /// numbers.
+    pub fn learning(weights: Weights, numbers: Numbers, mut workers: Workers) -> Result<Self> {
         let Weights { architecture, parameters: Parameters { outer, layers }, .. } = weights;
-        let kernels = Arc::new(Kernels::new(architecture, Learns::All));
+        let kernels = Arc::new(Kernels::new(architecture, Learns::All(numbers)));
         let mut tasks = Tasks::new(&kernels, workers.take_peers())?;
-        let detail = detail(layers.first());
+        let detail = detail(layers.first(), numbers);
         let outer = tasks.hold(Content::Outer(outer))?;
         let layers = layers.into_iter().map(|layer| Content::Layer(Box::new(layer)));
         let layers = hold_all(&mut tasks, layers)?;
@@ -664,7 +666,7 @@ impl Executor {
         let values = self.joined(&handles.unwrap_or_default())?;
         match &self.kernels.learns {
             Learns::Adapter(layout) => Ok(layout.with_values(values)),
-            Learns::All | Learns::Nothing => Err(no_adapter()),
+            Learns::All(_) | Learns::Nothing => Err(no_adapter()),
         }
     }
 
@@ -764,9 +766,10 @@ impl Executor {
 pub fn serve(
     connection: Connection,
     architecture: Architecture,
-    adapter: Option<&Adapter>,
+    (adapter, numbers): (Option<&Adapter>, Numbers),
 ) -> Result<()> {
-    let learns = adapter.map_or(Learns::All, |own| Learns::Adapter(own.with_values(Vec::new())));
+    let learns =
+        adapter.map_or(Learns::All(numbers), |own| Learns::Adapter(own.with_values(Vec::new())));
     let kernels = Arc::new(Kernels::new(architecture, learns));
     let names = Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
     let code = names.zip(kernels.code()).collect();
@@ -814,8 +817,8 @@ fn contents(parameters: Parameters) -> Vec<Content> {
     [Content::Outer(outer)].into_iter().chain(layers).collect()
 }
 
-fn detail(first: Option<&Layer>) -> String {
-    let arithmetic = precision::arithmetic(first);
+fn detail(first: Option<&Layer>, numbers: Numbers) -> String {
+    let arithmetic = precision::arithmetic(first, numbers);
     match rayon::current_num_threads() {
         1 => format!("{arithmetic} on 1 cpu thread"),
         threads => format!("{arithmetic} on {threads} cpu threads"),

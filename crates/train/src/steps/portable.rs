@@ -5,8 +5,9 @@
 
 use super::content::Content;
 use crate::batch::Batch;
-use crate::weights::{Layer, Outer, PARTS, Pair};
+use crate::weights::{Layer, Outer, PARTS, Pair, Rounded};
 use bytemuck::{AnyBitPattern, NoUninit};
+use het_blocks::bf16;
 use het_runtime::drivers::process::Portable;
 use std::sync::Arc;
 
@@ -50,18 +51,21 @@ impl Content {
                 into.list(values);
                 Some(VALUES)
             }
-            Self::Layer(layer) if layer.is_f32() => {
+            Self::Layer(layer) if !layer.is_in_integers() => {
                 layer_lists(layer, into);
                 Some(LAYER)
             }
-            Self::Frozen(frozen) if frozen.layer().is_f32() => {
+            Self::Frozen(frozen) if !frozen.layer().is_in_integers() => {
                 layer_lists(frozen.layer(), into);
                 Some(LAYER)
             }
-            Self::Outer(outer) if outer.is_f32() => {
+            Self::Outer(outer) if !outer.is_in_integers() => {
                 let Outer { embedding, positions, norm, head, .. } = &**outer;
                 for list in [embedding, positions, &norm.weight, &norm.bias, head] {
                     into.list(list);
+                }
+                for matrix in [&outer.rounded_embedding, &outer.rounded_head] {
+                    bf16_lists(matrix, into);
                 }
                 Some(OUTER)
             }
@@ -94,9 +98,21 @@ impl Content {
 
 fn layer_lists(layer: &Layer, into: &mut impl Sink) {
     for part in PARTS {
-        let Pair { weight, bias, .. } = layer.part(part);
+        let Pair { weight, rounded, bias } = layer.part(part);
         into.list(weight);
+        bf16_lists(rounded, into);
         into.list(bias);
+    }
+}
+
+/// The width and the bits of a matrix in bf16; nothing of what is in f32.
+fn bf16_lists(matrix: &Option<Rounded>, into: &mut impl Sink) {
+    match matrix {
+        Some(Rounded::Bf16(matrix)) => {
+            into.list(&[matrix.inputs as u64]);
+            into.list(matrix.bits());
+        }
+        Some(Rounded::Integers(_)) | None => into.list::<u64>(&[]),
     }
 }
 
@@ -117,23 +133,43 @@ impl Rest<'_> {
         wide.into_iter().map(|at| usize::try_from(at).ok()).collect()
     }
 
+    /// A matrix in bf16 where there is one; none where it is no whole rows.
+    fn bf16(&mut self) -> Option<Option<Rounded>> {
+        match *self.places()? {
+            [] => Some(None),
+            [inputs] => {
+                let matrix = bf16::Matrix::of_bits(self.list()?, inputs)?;
+                Some(Some(Rounded::Bf16(Arc::new(matrix))))
+            }
+            _ => None,
+        }
+    }
+
     fn content(&mut self, kind: u8) -> Option<Content> {
         Some(match kind {
             VALUES => Content::Values(self.list()?),
             LAYER => {
                 let mut layer = Layer::default();
                 for part in PARTS {
-                    let (weight, bias) = (self.list()?, self.list()?);
-                    *layer.part_mut(part) = Pair { weight, bias, quantized: None };
+                    let (weight, rounded) = (self.list()?, self.bf16()?);
+                    *layer.part_mut(part) = Pair { weight, rounded, bias: self.list()? };
                 }
                 Content::Layer(Box::new(layer))
             }
             OUTER => {
                 let mut next = || self.list();
                 let (embedding, positions) = (next()?, next()?);
-                let norm = Pair { weight: next()?, bias: next()?, quantized: None };
-                let outer = Outer { embedding, positions, norm, head: next()?, ..Outer::default() };
-                Content::Outer(Arc::new(outer))
+                let norm = Pair { weight: next()?, bias: next()?, rounded: None };
+                let head = next()?;
+                let (rounded_embedding, rounded_head) = (self.bf16()?, self.bf16()?);
+                Content::Outer(Arc::new(Outer {
+                    embedding,
+                    positions,
+                    norm,
+                    head,
+                    rounded_embedding,
+                    rounded_head,
+                }))
             }
             BATCH => Content::Batch(Batch {
                 tokens: self.list()?,
@@ -174,7 +210,8 @@ mod tests {
     use super::super::content::Frozen;
     use super::*;
     use crate::batch::Sequence;
-    use crate::tiny;
+    use crate::weights::Parameters;
+    use crate::{precision, tiny};
 
     fn crossed(content: &Content) -> Content {
         let bytes = content.to_bytes();
@@ -198,6 +235,15 @@ mod tests {
             let Content::Layer(layer) = crossed(&content) else { panic!("a layer") };
             assert_eq!(*layer, *first);
         }
+        let mut rounded = tiny::weights(1);
+        precision::store_in_bf16(&mut rounded.parameters, &rounded.architecture);
+        let Parameters { outer, layers } = rounded.parameters;
+        let Content::Layer(layer) = crossed(&Content::Layer(Box::new(layers[1].clone()))) else {
+            panic!("a layer")
+        };
+        assert_eq!(*layer, layers[1]);
+        let own = crossed(&Content::Outer(Arc::clone(&outer)));
+        assert!(matches!(own, Content::Outer(own) if own == outer));
         let outer = crossed(&Content::Outer(Arc::clone(&weights.parameters.outer)));
         assert!(matches!(outer, Content::Outer(outer) if outer == weights.parameters.outer));
         let values = vec![1.0, f32::MIN_POSITIVE, -0.0];

@@ -6,8 +6,8 @@ use super::kernels::{Kernel, Kernels, Learns};
 use super::no_learner;
 use super::tasks::{Place, Tasks, Urgency};
 use crate::batch::Batch;
-use crate::blocks::rotation::Table;
 use crate::error::Result;
+use het_blocks::rotation::Table;
 use het_runtime::HandleId;
 use het_runtime::Mode::{Read, ReadWrite, Write};
 
@@ -166,7 +166,7 @@ impl Replica {
         let count = self.layers.len();
         let (last, stream) = (self.activations.input(count, keep), self.activations.stream());
         let (ends, gradients) = match kernels.learns {
-            Learns::All => {
+            Learns::All(_) => {
                 let (ends, layers) = self.gradients.split_first().ok_or_else(no_learner)?;
                 (Some((*ends, ReadWrite)), layers)
             }

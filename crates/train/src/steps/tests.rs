@@ -124,12 +124,14 @@ fn a_kernel_that_panics_ends_the_step_with_its_words() {
 #[test]
 fn what_was_taken_out_is_there_again() {
     let weights = tiny::weights(1);
-    let mut executor = Executor::learning(weights.clone(), Workers::default()).expect("it starts");
+    let mut executor =
+        Executor::learning(weights.clone(), Numbers::F32, Workers::default()).expect("it starts");
     let loss = executor.loss(&batch(9, 1)).expect("a valid batch");
     let taken = executor.take_parameters().expect("they are there");
     assert_eq!(taken, weights.parameters);
     assert!(executor.loss(&batch(9, 1)).is_err(), "it has none now");
-    let mut executor = Executor::learning(weights, Workers::default()).expect("it starts");
+    let mut executor =
+        Executor::learning(weights, Numbers::F32, Workers::default()).expect("it starts");
     executor.with_parameters(|_| Ok(())).expect("they are there");
     assert_eq!(executor.loss(&batch(9, 1)).expect("a valid batch"), loss);
     drop(taken);

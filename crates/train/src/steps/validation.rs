@@ -9,8 +9,8 @@ use super::replica::{Replica, Shared};
 use super::tasks::{Place, Tasks};
 use super::{Learner, hold_all};
 use crate::batch::Batch;
-use crate::blocks::quantized::Format;
 use crate::error::Result;
+use het_blocks::quantized::Format;
 use het_runtime::HandleId;
 use het_runtime::Mode::{Read, ReadWrite, Write};
 

@@ -9,6 +9,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod bf16;
 #[cfg(test)]
 mod check;
 pub mod embedding;

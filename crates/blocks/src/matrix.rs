@@ -49,6 +49,49 @@ pub fn add_product_here(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, 
     matmul(out, Accum::Add, a, b, scale, Par::Seq);
 }
 
+/// What a product does with what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    Replace,
+    Add,
+}
+
+/// A rectangle of a result that one thread computes.
+#[derive(Debug)]
+pub struct Block<'a> {
+    pub first_row: usize,
+    pub first_column: usize,
+    pub rows: Vec<&'a mut [f32]>,
+}
+
+/// Cuts a result of rows of `width` into rectangles of so many rows and columns.
+pub fn blocks(out: &mut [f32], width: usize, (rows, columns): (usize, usize)) -> Vec<Block<'_>> {
+    let mut all = Vec::new();
+    for (band, own) in out.chunks_mut(rows * width).enumerate() {
+        let start = all.len();
+        all.extend((0..width.div_ceil(columns)).map(|index| Block {
+            first_row: band * rows,
+            first_column: index * columns,
+            rows: Vec::with_capacity(own.len() / width),
+        }));
+        for row in own.chunks_mut(width) {
+            let parts = all[start..].iter_mut().zip(row.chunks_mut(columns));
+            parts.for_each(|(block, part)| block.rows.push(part));
+        }
+    }
+    all
+}
+
+/// `out = values`, or adds them.
+#[inline(always)]
+pub fn join_row(out: &mut [f32], values: &[f32], join: Join) {
+    let pairs = out.iter_mut().zip(values);
+    match join {
+        Join::Replace => pairs.for_each(|(out, value)| *out = *value),
+        Join::Add => pairs.for_each(|(out, value)| *out += value),
+    }
+}
+
 /// Columns that one thread sums up at once.
 pub const COLUMNS: usize = 128;
 

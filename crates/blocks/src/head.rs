@@ -45,7 +45,7 @@ impl Head<'_> {
             let rows = upstream.par_chunks_exact_mut(width).zip(logits.par_chunks_exact(width));
             rows.for_each(|(upstream, logits)| math::soft_cap_backward(logits, cap, upstream));
         }
-        gradient.add(self.linear.inputs, x, upstream, &mut workspace.linear);
+        gradient.add(self.linear, x, upstream, &mut workspace.linear);
         self.linear.backward(upstream, into_x);
     }
 }

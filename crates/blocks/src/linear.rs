@@ -4,11 +4,13 @@
 //! `dA = s (dy B)ᵀ x` (Hu et al. 2021, LoRA, section 4.1); those of full weights are `dW = dyᵀ x`
 //! and `db = Σ dy`.
 
-use super::matrix::{add_product, add_rows, product, rows, rows_mut, sized};
+use super::bf16::{self, Operand};
+use super::matrix::{Join, add_product, add_rows, product, rows, rows_mut, sized};
 use super::meter::{Work, spend, spend_product};
-use super::quantized::{Join, Matrix};
+use super::quantized;
 use faer::MatRef;
 use rayon::prelude::*;
+use serde::Serialize;
 
 /// Rows that one thread takes at least.
 const ROWS_AT_ONCE: usize = 16;
@@ -27,43 +29,67 @@ pub struct Linear<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Weight<'a> {
     F32(&'a [f32]),
+    /// Values in f32 whose products are of bf16: those that learn.
+    Rounding(&'a [f32]),
+    Bf16(&'a bf16::Matrix),
     /// Computes forwards only.
-    Quantized(&'a Matrix),
+    Quantized(&'a quantized::Matrix),
+}
+
+/// What products with weights in f32 round their values to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numbers {
+    #[default]
+    F32,
+    Bf16,
+}
+
+impl Numbers {
+    pub fn is_f32(&self) -> bool {
+        *self == Self::F32
+    }
 }
 
 impl Linear<'_> {
     pub fn outputs(&self) -> usize {
         match self.weight {
-            Weight::F32(weight) => weight.len() / self.inputs,
+            Weight::F32(weight) | Weight::Rounding(weight) => weight.len() / self.inputs,
+            Weight::Bf16(matrix) => matrix.outputs(),
             Weight::Quantized(matrix) => matrix.outputs,
         }
     }
 
     /// `out[rows, outputs] = x[rows, inputs] Wᵀ + b`
     pub fn forward(&self, x: &[f32], out: &mut [f32]) {
-        let width = self.outputs();
-        spend_product(x.len() / self.inputs, self.inputs, width, || {
-            match self.weight {
-                Weight::F32(weight) => {
-                    let transposed = rows(weight, self.inputs).transpose();
-                    product(rows_mut(out, width), rows(x, self.inputs), transposed);
-                }
-                Weight::Quantized(matrix) => matrix.product(x, out, Join::Replace),
-            }
-            self.add_bias(out);
-        });
+        self.join_forward(x, out, Join::Replace);
     }
 
     /// `out += x Wᵀ + b`, for results that join a residual stream.
     pub fn add_forward(&self, x: &[f32], out: &mut [f32]) {
-        let width = self.outputs();
-        spend_product(x.len() / self.inputs, self.inputs, width, || {
+        self.join_forward(x, out, Join::Add);
+    }
+
+    fn join_forward(&self, x: &[f32], out: &mut [f32], join: Join) {
+        let (inputs, width) = (self.inputs, self.outputs());
+        spend_product(x.len() / inputs, inputs, width, || {
             match self.weight {
                 Weight::F32(weight) => {
-                    let transposed = rows(weight, self.inputs).transpose();
-                    add_product(rows_mut(out, width), rows(x, self.inputs), transposed, 1.0);
+                    let (x, transposed) = (rows(x, inputs), rows(weight, inputs).transpose());
+                    match join {
+                        Join::Replace => product(rows_mut(out, width), x, transposed),
+                        Join::Add => add_product(rows_mut(out, width), x, transposed, 1.0),
+                    }
                 }
-                Weight::Quantized(matrix) => matrix.product(x, out, Join::Add),
+                Weight::Rounding(weight) => {
+                    let weight = Operand::rows(weight, inputs);
+                    bf16::product(out, Operand::rows(x, inputs), weight.transpose(), join);
+                }
+                Weight::Bf16(matrix) => {
+                    let weight = matrix.operand();
+                    bf16::product(out, Operand::rows(x, inputs), weight.transpose(), join);
+                }
+                Weight::Quantized(matrix) => matrix.product(x, out, join),
             }
             self.add_bias(out);
         });
@@ -73,14 +99,19 @@ impl Linear<'_> {
     ///
     /// # Panics
     ///
-    /// With a quantized weight, which no training uses.
+    /// With a weight in integers, which no training uses.
     pub fn backward(&self, upstream: &[f32], out: &mut [f32]) {
-        let Weight::F32(weight) = self.weight else {
-            panic!("gradients go through weights in f32 alone")
+        let (inputs, width) = (self.inputs, self.outputs());
+        let rounded = |out: &mut [f32], weight: Operand<'_>| {
+            bf16::product(out, Operand::rows(upstream, width), weight, Join::Replace);
         };
-        let width = self.outputs();
-        spend_product(upstream.len() / width, width, self.inputs, || {
-            product(rows_mut(out, self.inputs), rows(upstream, width), rows(weight, self.inputs));
+        spend_product(upstream.len() / width, width, inputs, || match self.weight {
+            Weight::F32(weight) => {
+                product(rows_mut(out, inputs), rows(upstream, width), rows(weight, inputs));
+            }
+            Weight::Rounding(weight) => rounded(out, Operand::rows(weight, inputs)),
+            Weight::Bf16(matrix) => rounded(out, matrix.operand()),
+            Weight::Quantized(_) => panic!("no gradients go through weights in integers"),
         });
     }
 
@@ -142,23 +173,33 @@ pub struct Workspace {
 }
 
 impl Gradient<'_> {
-    /// Adds the gradients for input `x[rows, inputs]` and `upstream[rows, outputs]`.
-    pub fn add(&mut self, inputs: usize, x: &[f32], upstream: &[f32], workspace: &mut Workspace) {
-        let x = rows(x, inputs);
-        let width = upstream.len() / x.nrows().max(1);
-        let values = upstream;
-        let upstream = rows(values, width);
+    /// Adds the gradients of `linear` for input `x[rows, inputs]` and `upstream[rows, outputs]`:
+    /// those of all its weights in the numbers of its own products.
+    pub fn add(
+        &mut self,
+        linear: Linear<'_>,
+        x: &[f32],
+        upstream: &[f32],
+        workspace: &mut Workspace,
+    ) {
+        let (inputs, width) = (linear.inputs, linear.outputs());
         match self {
             Self::Frozen => {}
             Self::Full { weight, bias } => {
-                spend_product(width, x.nrows(), inputs, || {
-                    add_product(rows_mut(weight, inputs), upstream.transpose(), x, 1.0);
-                    add_rows(bias, values);
+                spend_product(width, x.len() / inputs, inputs, || {
+                    if let Weight::F32(_) = linear.weight {
+                        let upstream = rows(upstream, width).transpose();
+                        add_product(rows_mut(weight, inputs), upstream, rows(x, inputs), 1.0);
+                    } else {
+                        let upstream = Operand::rows(upstream, width).transpose();
+                        bf16::product(weight, upstream, Operand::rows(x, inputs), Join::Add);
+                    }
+                    add_rows(bias, upstream);
                 });
             }
-            Self::LowRank(low_rank) => {
-                spend(Work::LowRank, || low_rank.add(x, upstream, workspace));
-            }
+            Self::LowRank(low_rank) => spend(Work::LowRank, || {
+                low_rank.add(rows(x, inputs), rows(upstream, width), workspace);
+            }),
         }
     }
 }
@@ -211,11 +252,11 @@ mod tests {
         let x = drawn(3, ROWS * INPUTS);
         let check = Check::new(ROWS * OUTPUTS);
         let mut into_x = vec![0.0; x.len()];
-        Linear { inputs: INPUTS, weight: Weight::F32(&weight), bias: &bias }
-            .backward(check.upstream(), &mut into_x);
+        let linear = Linear { inputs: INPUTS, weight: Weight::F32(&weight), bias: &bias };
+        linear.backward(check.upstream(), &mut into_x);
         let (mut into_weight, mut into_bias) = (vec![0.0; weight.len()], vec![0.0; OUTPUTS]);
         Gradient::Full { weight: &mut into_weight, bias: &mut into_bias }.add(
-            INPUTS,
+            linear,
             &x,
             check.upstream(),
             &mut Workspace::default(),
@@ -223,6 +264,34 @@ mod tests {
         check.gradient("x", &x, &into_x, |x| forward(&weight, &bias, x));
         check.gradient("weight", &weight, &into_weight, |weight| forward(weight, &bias, &x));
         check.gradient("bias", &bias, &into_bias, |bias| forward(&weight, bias, &x));
+    }
+
+    /// Output, and the gradients of input, weight and bias.
+    fn all(linear: Linear<'_>, x: &[f32], upstream: &[f32]) -> [Vec<f32>; 4] {
+        let mut out = vec![1.0; ROWS * OUTPUTS];
+        linear.add_forward(x, &mut out);
+        let mut into_x = vec![f32::NAN; x.len()];
+        linear.backward(upstream, &mut into_x);
+        let (mut weight, mut bias) = (vec![1.0; OUTPUTS * INPUTS], vec![0.0; OUTPUTS]);
+        let mut gradient = Gradient::Full { weight: &mut weight, bias: &mut bias };
+        gradient.add(linear, x, upstream, &mut Workspace::default());
+        [out, into_x, weight, bias]
+    }
+
+    #[test]
+    fn what_learns_in_bf16_computes_as_weights_that_are_stored_so() {
+        let (weight, bias) = (drawn(1, OUTPUTS * INPUTS), drawn(2, OUTPUTS));
+        let (x, upstream) = (drawn(3, ROWS * INPUTS), drawn(4, ROWS * OUTPUTS));
+        let of = |weight| all(Linear { inputs: INPUTS, weight, bias: &bias }, &x, &upstream);
+        let learns = of(Weight::Rounding(&weight));
+        let matrix = bf16::Matrix::round(&weight, INPUTS);
+        assert_eq!(learns, of(Weight::Bf16(&matrix)));
+        let exact = of(Weight::F32(&weight));
+        for (found, exact) in learns.iter().flatten().zip(exact.iter().flatten()) {
+            // Eight bits of either factor, and six values within 1 in a sum.
+            assert!((found - exact).abs() < 6.0 / 128.0, "{found}, not {exact}");
+        }
+        assert_ne!(learns[0], exact[0], "it was rounded");
     }
 
     #[test]
@@ -256,7 +325,8 @@ mod tests {
         let a_gradient = &mut into_a;
         let low_rank = LowRank { rank: RANK, scale: SCALE, a: &a, a_gradient, updates };
         let mut workspace = Workspace::default();
-        Gradient::LowRank(low_rank).add(INPUTS, &x, check.upstream(), &mut workspace);
+        let linear = Linear { inputs: INPUTS, weight: Weight::F32(&weight), bias: &[] };
+        Gradient::LowRank(low_rank).add(linear, &x, check.upstream(), &mut workspace);
         check.gradient("a", &a, &into_a, |a| updated(a, &b));
         check.gradient("b", &b, &into_b, |b| updated(&a, b));
     }

@@ -1,5 +1,6 @@
 //! One weight matrix of integers and its product.
 
+use super::super::matrix::{Block, Join, blocks};
 use super::activations::Activations;
 use super::kernels::{self, Group, Instructions, Panel, Quad};
 use super::{GROUP, LANES, QUAD, QUADS_IN_GROUP};
@@ -36,13 +37,6 @@ impl Format {
     }
 }
 
-/// What a product does with what is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Join {
-    Replace,
-    Add,
-}
-
 /// A matrix `[outputs, inputs]` whose products are computed in integers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matrix {
@@ -62,13 +56,6 @@ enum Panels {
     },
     /// `[panels, inputs / 32]`
     Int4(Vec<Group>),
-}
-
-/// A rectangle of a result that one thread computes.
-struct Task<'a> {
-    first_row: usize,
-    first_panel: usize,
-    rows: Vec<&'a mut [f32]>,
 }
 
 impl Matrix {
@@ -153,26 +140,31 @@ impl Matrix {
         let activations = Activations::quantize(x, self.inputs);
         let products = x.len() * self.outputs;
         if products <= PRODUCTS_OF_ONE_THREAD {
-            let tasks = tasks(out, self.outputs, self.outputs.div_ceil(LANES));
-            return tasks.into_iter().for_each(|task| self.compute(&activations, task, join));
+            let whole = blocks(out, self.outputs, (ROWS_AT_ONCE, self.outputs));
+            return whole.into_iter().for_each(|block| self.compute(&activations, block, join));
         }
         let wanted = TASKS_PER_THREAD * rayon::current_num_threads();
         let bands = rows.div_ceil(ROWS_AT_ONCE);
         let panels = self.outputs.div_ceil(LANES).div_ceil(wanted.div_ceil(bands));
-        let tasks = tasks(out, self.outputs, panels);
-        tasks.into_par_iter().for_each(|task| self.compute(&activations, task, join));
+        let blocks = blocks(out, self.outputs, (ROWS_AT_ONCE, panels * LANES));
+        blocks.into_par_iter().for_each(|block| self.compute(&activations, block, join));
     }
 
-    fn compute(&self, activations: &Activations, mut task: Task<'_>, join: Join) {
-        let count = task.rows.len();
-        let rows = activations.rows(task.first_row, count);
-        let panels = task.rows.first().map_or(0, |row| row.len().div_ceil(LANES));
+    fn compute(&self, activations: &Activations, mut block: Block<'_>, join: Join) {
+        let count = block.rows.len();
+        let rows = activations.rows(block.first_row, count);
+        let panels = block.rows.first().map_or(0, |row| row.len().div_ceil(LANES));
         let mut tile = [[0f32; LANES]; ROWS_AT_ONCE];
         let tile = &mut tile[..count];
         for panel in 0..panels {
-            kernels::product(self.instructions, self.panel(task.first_panel + panel), rows, tile);
+            kernels::product(
+                self.instructions,
+                self.panel(block.first_column / LANES + panel),
+                rows,
+                tile,
+            );
             let columns = panel * LANES;
-            for ((row, tile), scale) in task.rows.iter_mut().zip(&*tile).zip(rows.scales) {
+            for ((row, tile), scale) in block.rows.iter_mut().zip(&*tile).zip(rows.scales) {
                 let end = row.len().min(columns + LANES);
                 join_scaled(&mut row[columns..end], tile, *scale, join);
             }
@@ -206,25 +198,6 @@ fn join_each(out: &mut [f32], values: &[f32; LANES], scale: f32, join: Join) {
         Join::Replace => pairs.for_each(|(out, value)| *out = value * scale),
         Join::Add => pairs.for_each(|(out, value)| *out += value * scale),
     }
-}
-
-/// Cuts a result into bands of rows, and these into some panels each.
-fn tasks(out: &mut [f32], width: usize, panels: usize) -> Vec<Task<'_>> {
-    let columns = panels * LANES;
-    let mut all = Vec::new();
-    for (band, rows) in out.chunks_mut(ROWS_AT_ONCE * width).enumerate() {
-        let start = all.len();
-        all.extend((0..width.div_ceil(columns)).map(|index| Task {
-            first_row: band * ROWS_AT_ONCE,
-            first_panel: index * panels,
-            rows: Vec::with_capacity(rows.len() / width),
-        }));
-        for row in rows.chunks_mut(width) {
-            let parts = all[start..].iter_mut().zip(row.chunks_mut(columns));
-            parts.for_each(|(task, part)| task.rows.push(part));
-        }
-    }
-    all
 }
 
 /// Up to 16 rows as quads, and their scales. A row with a value that is not finite has the scale

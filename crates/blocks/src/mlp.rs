@@ -108,8 +108,8 @@ impl Shape {
                 Gate::Plain => self.activation.plain_backward(up, upstream, into_up, activated),
             });
         });
-        gradients.down.add(self.feed_forward, activated, upstream, linear);
-        gradients.up.add(parameters.up.inputs, x, into_up, linear);
+        gradients.down.add(parameters.down, activated, upstream, linear);
+        gradients.up.add(parameters.up, x, into_up, linear);
         parameters.up.backward(into_up, into_x);
     }
 

@@ -31,9 +31,10 @@ impl Embedding<'_> {
         let out = sized(out, tokens.len() * width);
         for (row, &token) in out.chunks_exact_mut(width).zip(tokens) {
             match self.tokens {
-                Weight::F32(table) => {
+                Weight::F32(table) | Weight::Rounding(table) => {
                     row.copy_from_slice(&table[token as usize * width..][..width])
                 }
+                Weight::Bf16(table) => table.row(token as usize, row),
                 Weight::Quantized(table) => table.row(token as usize, row),
             }
             row.iter_mut().for_each(|value| *value *= self.scale);

@@ -120,7 +120,7 @@ impl Shape {
         into_x: Option<&mut [f32]>,
     ) {
         let Workspace { into_mixed, into_qkv, into_projected, linear } = workspace;
-        gradients.output.add(self.q_width(), &saved.mixed, upstream, linear);
+        gradients.output.add(parameters.output, &saved.mixed, upstream, linear);
         let into_mixed = sized(into_mixed, saved.mixed.len());
         parameters.output.backward(upstream, into_mixed);
         let into_qkv = spend(Work::Attention, || {
@@ -131,7 +131,7 @@ impl Shape {
             self.normalise_backward(norm, parameters, saved, into_qkv, gradients, into_projected);
             into_projected
         });
-        gradients.qkv.add(parameters.qkv.inputs, x, into_qkv, linear);
+        gradients.qkv.add(parameters.qkv, x, into_qkv, linear);
         if let Some(into_x) = into_x {
             parameters.qkv.backward(into_qkv, into_x);
         }

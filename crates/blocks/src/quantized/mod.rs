@@ -14,7 +14,7 @@ mod kernels;
 mod matrix;
 
 pub use kernels::Instructions;
-pub use matrix::{Format, INPUTS_MAX, Join, Matrix};
+pub use matrix::{Format, INPUTS_MAX, Matrix};
 
 /// Outputs of a panel: i32 lanes of the widest vector.
 const LANES: usize = 16;

@@ -59,7 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forecast", "lab",
         ],
     ),
-    ("train", &["blocks", "core", "perf", "parallel", "runtime", "wire", "devices"]),
+    ("train", &["blocks", "core", "perf", "parallel", "runtime", "vulkan", "wire", "devices"]),
     (
         "cli",
         &[
@@ -67,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "runtime", "server", "bench",
         ],
     ),
+    ("vulkan", &[]),
     ("testkit", &["core", "perf", "policy", "scheduler"]),
 ];
 

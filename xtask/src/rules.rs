@@ -94,6 +94,7 @@ const RULES: &[Rule] = &[
             "crates/devices/src/drivers/vulkan.rs",
             "crates/node/src/cgroup/device_filter.rs",
             "crates/node/src/process/sys",
+            "crates/vulkan/src/device.rs",
         ],
         why: "`unsafe` belongs to the system calls of `node` and to the drivers",
     },

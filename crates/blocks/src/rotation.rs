@@ -41,6 +41,14 @@ impl Table {
         }
     }
 
+    pub fn cosines(&self) -> &[f32] {
+        &self.cosine
+    }
+
+    pub fn sines(&self) -> &[f32] {
+        &self.sine
+    }
+
     /// Turns the two halves of every head in `heads` by the angles of `position`.
     ///
     /// `turn` is 1, or -1 for the backward: the gradient of a rotation is the rotation back.

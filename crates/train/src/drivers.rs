@@ -9,6 +9,38 @@ pub const CPU: &str = "cpu";
 /// Every driver this trainer has.
 pub const KNOWN: [&str; 1] = [CPU];
 
+/// What a worker computes with: its own cores, or a device that it alone opens, so that what a
+/// driver crashes is a worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WorkerDriver {
+    #[default]
+    Cpu,
+    /// The device of this number.
+    Vulkan(usize),
+}
+
+impl WorkerDriver {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => CPU,
+            Self::Vulkan(_) => "vulkan",
+        }
+    }
+}
+
+impl std::str::FromStr for WorkerDriver {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (name, number) = text.split_once(':').unwrap_or((text, "0"));
+        match (name, number.parse()) {
+            (CPU, _) if name == text => Ok(Self::Cpu),
+            ("vulkan", Ok(number)) => Ok(Self::Vulkan(number)),
+            _ => Err("there are `cpu`, `vulkan` and `vulkan:N`".to_owned()),
+        }
+    }
+}
+
 /// One entry of `HET_DEVICES`.
 #[derive(Debug, Deserialize)]
 struct GivenDevice {

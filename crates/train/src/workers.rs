@@ -26,6 +26,8 @@ use tempfile::TempDir;
 
 /// The socket of whoever started this process as a worker.
 const SOCKET: &str = "HET_TRAIN_WORKER";
+/// Which worker of that this process is, from 0 on.
+const NUMBER: &str = "HET_TRAIN_WORKER_NUMBER";
 /// Threads of a process, as `rayon` reads them.
 const THREADS: &str = "RAYON_NUM_THREADS";
 /// What only one process of a run may use: it speaks to the scheduler, or resumes.
@@ -185,6 +187,7 @@ impl Backoff {
 struct Restarted {
     child: Child,
     socket: PathBuf,
+    number: usize,
     threads: usize,
     backoff: Backoff,
     /// When it is started again, once it has ended.
@@ -194,9 +197,10 @@ struct Restarted {
 }
 
 impl Restarted {
-    fn start(socket: PathBuf, threads: usize) -> Result<Self> {
-        let child = spawn(&socket, threads)?;
-        Ok(Self { child, socket, threads, backoff: Backoff::new(), due: None, came: false })
+    fn start(socket: PathBuf, number: usize, threads: usize) -> Result<Self> {
+        let child = spawn(&socket, number, threads)?;
+        let backoff = Backoff::new();
+        Ok(Self { child, socket, number, threads, backoff, due: None, came: false })
     }
 
     fn is_running(&mut self) -> bool {
@@ -217,7 +221,7 @@ impl Restarted {
         }
         if self.due.is_some_and(|due| due <= now) {
             self.due = Some(now + RESTART_LAST);
-            self.child = spawn(&self.socket, self.threads)?;
+            self.child = spawn(&self.socket, self.number, self.threads)?;
             (self.due, self.came) = (None, false);
             self.backoff.began = now;
         }
@@ -286,8 +290,8 @@ impl Workers {
         let path = directory.path().join("workers");
         let listener = Listener::unix(&path).at("listen at", &path)?;
         self.directory = Some(directory);
-        for _ in 0..count {
-            self.children.push(Restarted::start(path.clone(), each)?);
+        for number in 0..count {
+            self.children.push(Restarted::start(path.clone(), number, each)?);
         }
         self.doors.push(Arc::new(listener));
         Ok(())
@@ -403,10 +407,11 @@ impl Drop for Workers {
     }
 }
 
-fn spawn(socket: &Path, threads: usize) -> Result<Child> {
+fn spawn(socket: &Path, number: usize, threads: usize) -> Result<Child> {
     let program = std::env::current_exe().at("find", Path::new("het-train"))?;
     let mut command = Command::new(&program);
-    command.args(std::env::args_os().skip(1)).env(SOCKET, socket).env(THREADS, threads.to_string());
+    command.args(std::env::args_os().skip(1)).env(SOCKET, socket);
+    command.env(NUMBER, number.to_string()).env(THREADS, threads.to_string());
     for own in OWN {
         command.env_remove(own);
     }
@@ -433,6 +438,17 @@ impl<'a> Program<'a> {
     pub fn from_environment(gang: Option<&'a Gang>) -> Option<Self> {
         let here = std::env::var_os(SOCKET).map(|socket| Self::Here(PathBuf::from(socket)));
         here.or_else(|| gang.filter(|gang| gang.rank > 0).map(Self::Rank))
+    }
+
+    /// Which of its workers this process is, from 0 on.
+    pub fn number(&self) -> usize {
+        match self {
+            Self::Here(_) => {
+                let told = std::env::var(NUMBER).ok().and_then(|text| text.parse().ok());
+                told.unwrap_or(0)
+            }
+            Self::Rank(gang) => gang.rank.saturating_sub(1),
+        }
     }
 
     /// A way to it, for a worker that can begin at once; `None` where that is told to end before.

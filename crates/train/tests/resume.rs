@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -528,6 +528,55 @@ fn workers_change_no_loss() {
             }
         }
     }
+}
+
+/// On whatever Vulkan device is here; Mesa's lavapipe, one in software, is enough.
+#[test]
+fn a_worker_on_a_vulkan_device_changes_no_loss() {
+    match het_vulkan::Device::open(0) {
+        Ok(device) => say(&format!("a worker computes on {}", device.name())),
+        Err(why) => return say(&format!("SKIPPED: {why}")),
+    }
+    let scene = Scene::new();
+    for trains_all in [false, true] {
+        let train = |name, workers, more: &[&str]| {
+            let (mut command, progress) = shared(&scene, trains_all, (name, workers, "8"));
+            let output = run(command.args(["--validate-every", "2"]).args(more).take());
+            let told = stderr(&output);
+            assert!(output.status.success(), "{told}");
+            (told, losses(&progress))
+        };
+        let (told, alone) = train("alone", "0", &[]);
+        let validated = held_out(&told, "cpu0");
+        for (workers, drivers, more) in [
+            ("1", "vulkan", &[][..]),
+            ("1", "vulkan:0", &["--recompute"]),
+            ("1", "vulkan", &["--precision", "bf16"]),
+            // This process, another one, and a device.
+            ("2", "cpu,vulkan", &[]),
+        ] {
+            let more = [&["--worker-driver", drivers][..], more].concat();
+            let (told, found) = train("vulkan", workers, &more);
+            assert!(told.contains("; worker1 ") && told.contains("vulkan\n"), "{told}");
+            assert!(!told.contains("is lost"), "{told}");
+            check_losses(&found, &alone);
+            let beside = ["cpu0", "worker1", "worker2"].iter();
+            let beside = beside.flat_map(|own| held_out(&told, own));
+            check_losses(&sorted(beside.collect()), &sorted(validated.clone()));
+        }
+    }
+    let refused = |more: &[&str], says: &str| {
+        let output =
+            run(scene.finetune("none", &[more, &["--worker-driver", "vulkan:77"]].concat()));
+        assert!(!output.status.success() && stderr(&output).contains(says), "{}", stderr(&output));
+    };
+    refused(&["--workers", "1"], "there is no Vulkan device 77");
+    refused(&[], "`--worker-driver` says what workers compute with, and there are none");
+}
+
+/// The output of a test that passes is not shown, but for what goes past the macros for printing.
+fn say(text: &str) {
+    writeln!(std::io::stderr(), "{text}").expect("standard error is open");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Every flag, with its default and its help.
 
+use crate::drivers::WorkerDriver;
 use crate::optimiser::Schedule;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use het_core::Bytes;
@@ -214,6 +215,11 @@ pub struct Training {
     /// cores of this one are divided among them
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub workers: usize,
+    /// What these processes, or the other ranks of a gang, compute with, one after the other:
+    /// `cpu`, or `vulkan` or `vulkan:N` for a device that a Vulkan driver has; the last is that of
+    /// the rest
+    #[arg(long, default_value = "cpu", value_delimiter = ',', value_name = "DRIVERS")]
+    pub worker_driver: Vec<WorkerDriver>,
 }
 
 fn size(text: &str) -> Result<Bytes, String> {

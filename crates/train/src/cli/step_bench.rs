@@ -5,6 +5,7 @@ use super::training::{Start, drawn, recompute, serve};
 use super::{precision, show};
 use crate::architecture::Architecture;
 use crate::batch::{Batch, Sequence};
+use crate::drivers::WorkerDriver;
 use crate::error::Result;
 use crate::lora::Adapter;
 use crate::notice::Notice;
@@ -54,7 +55,8 @@ pub fn run(arguments: &BenchStep) -> Result<ExitCode> {
     if let Some(program) = Program::from_environment(None) {
         let architecture = source.architecture()?;
         let adapter = adapter(&architecture);
-        return serve(&program, architecture, (adapter.as_ref(), numbers), &Notice::default());
+        let learns = (adapter.as_ref(), numbers, WorkerDriver::default());
+        return serve(&program, architecture, learns, &Notice::default());
     }
     let workers = Workers::start(arguments.workers, None, &Notice::default())?;
     let workers = workers.unwrap_or_default();

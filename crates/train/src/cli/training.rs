@@ -4,6 +4,7 @@ use super::arguments::{self, Finetune, Pretrain, Training};
 use super::{precision, show, warn};
 use crate::architecture::Architecture;
 use crate::digest::sha256_file;
+use crate::drivers::WorkerDriver;
 use crate::error::{Error, Result, gibibytes};
 use crate::lora::{self, Adapter};
 use crate::memory::{self, Run};
@@ -76,16 +77,13 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let checkpoints = checkpoints(arguments);
     let gang = Gang::from_environment(&checkpoints)?;
     if let Some(program) = Program::from_environment(gang.as_ref()) {
-        let architecture = Source::open(weights)?.architecture()?;
-        let adapter = match &method {
-            Method::Lora(lora) => Some(drawn_adapter(&architecture, lora, arguments.seed)?),
-            Method::Full | Method::Scratch => None,
-        };
-        return serve(&program, architecture, (adapter.as_ref(), numbers), &notice);
+        return work(&program, (arguments, numbers), &method, weights, &notice);
     }
     let mut progress = Progress::from_environment();
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
+    let has_workers = arguments.workers > 0 || gang.is_some();
+    check_worker_drivers(&arguments.worker_driver, has_workers, weights)?;
     let Some(workers) = Workers::start(arguments.workers, gang.as_ref(), &notice)? else {
         return Ok(ExitCode::from(EXIT_SAVED));
     };
@@ -97,7 +95,6 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let data = Split::open(&arguments.data, split::TRAIN, &tokenizer)?;
     let prompts =
         samples::prompts(arguments.samples, &arguments.data, &data, &tokenizer, &architecture)?;
-    let has_workers = arguments.workers > 0 || gang.is_some();
     let held_out = held_out(arguments, has_workers, (&tokenizer, &architecture))?;
     let places = places(arguments, checkpoints, &method, &source, (prompts, held_out))?;
     let settings = settings(arguments, method, numbers);
@@ -116,7 +113,8 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     };
     let (trainable, mut executor) = start.into_parts(&tokenizer, numbers, workers)?;
     executor.set_recompute(recompute(arguments.recompute));
-    let computes = format!("driver `{name}`: {}", executor.detail());
+    let workers_by = workers_by(&arguments.worker_driver);
+    let computes = format!("driver `{name}`: {}{workers_by}", executor.detail());
     progress.driver(&name, executor.detail());
     warn(&computes);
     let outcome = training::run(
@@ -251,17 +249,64 @@ fn report_dropout(architecture: &Architecture, progress: &mut Progress) {
     }
 }
 
+/// Computes what the program of a run asks for, with what a worker of its number has.
+fn work(
+    program: &Program<'_>,
+    (arguments, numbers): (&Training, Numbers),
+    method: &Method,
+    weights: &str,
+    notice: &Notice,
+) -> Result<ExitCode> {
+    let architecture = Source::open(weights)?.architecture()?;
+    let adapter = match method {
+        Method::Lora(lora) => Some(drawn_adapter(&architecture, lora, arguments.seed)?),
+        Method::Full | Method::Scratch => None,
+    };
+    let drivers = &arguments.worker_driver;
+    let driver = drivers.get(program.number()).or(drivers.last()).copied().unwrap_or_default();
+    serve(program, architecture, (adapter.as_ref(), numbers, driver), notice)
+}
+
+/// What workers compute with, where that is something else than this process: `, by vulkan, cpu`
+fn workers_by(drivers: &[WorkerDriver]) -> String {
+    if drivers.iter().all(|driver| *driver == WorkerDriver::Cpu) {
+        return String::new();
+    }
+    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
+    format!(", by {}", names.join(", "))
+}
+
+/// Refuses drivers of no workers, and a model that one does not compute, before they are started.
+fn check_worker_drivers(drivers: &[WorkerDriver], has_workers: bool, weights: &str) -> Result<()> {
+    if drivers.iter().all(|driver| *driver == WorkerDriver::Cpu) {
+        return Ok(());
+    }
+    if !has_workers {
+        return Err(Error::Usage {
+            what: "`--worker-driver` says what workers compute with, and there are none".into(),
+            hint: "add `--workers`",
+        });
+    }
+    match steps::vulkan_lacks(&Source::open(weights)?.architecture()?) {
+        None => Ok(()),
+        Some(what) => Err(Error::Usage {
+            what: format!("this model has {what}, which the driver `vulkan` does not compute"),
+            hint: "leave out `--worker-driver`, which computes on processors",
+        }),
+    }
+}
+
 /// Computes for the program that this process is a worker of.
 pub(super) fn serve(
     program: &Program<'_>,
     architecture: Architecture,
-    learns: (Option<&Adapter>, Numbers),
+    (adapter, numbers, driver): (Option<&Adapter>, Numbers, WorkerDriver),
     notice: &Notice,
 ) -> Result<ExitCode> {
     let Some(connection) = program.connect(notice)? else {
         return Ok(ExitCode::from(EXIT_SAVED));
     };
-    steps::serve(connection, architecture, learns)?;
+    steps::serve(connection, architecture, (adapter, numbers), driver)?;
     Ok(ExitCode::SUCCESS)
 }
 

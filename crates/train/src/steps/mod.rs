@@ -20,11 +20,13 @@ mod replica;
 mod shares;
 mod tasks;
 mod validation;
+mod vulkan;
 
 use crate::architecture::Architecture;
 use crate::batch::Batch;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
+use crate::drivers::WorkerDriver;
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::optimiser::{AdamW, Request};
@@ -759,23 +761,38 @@ impl Executor {
     }
 }
 
+pub use vulkan::lacks as vulkan_lacks;
+
 /// Computes what a program asks for that has an executor of the same kind, until it ends.
 ///
 /// # Errors
-/// A program that is no such one, and a connection that breaks.
+/// A program that is no such one, a connection that breaks, and a device that is not there.
 pub fn serve(
     connection: Connection,
     architecture: Architecture,
     (adapter, numbers): (Option<&Adapter>, Numbers),
+    driver: WorkerDriver,
 ) -> Result<()> {
     let learns =
         adapter.map_or(Learns::All(numbers), |own| Learns::Adapter(own.with_values(Vec::new())));
-    let kernels = Arc::new(Kernels::new(architecture, learns));
     let names = Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
-    let code = names.zip(kernels.code()).collect();
-    let cpu = crate::drivers::CPU;
-    process::serve(connection, (cpu, cpu, u64::MAX), code)
-        .map_err(|error| unlike(error.to_string()))
+    let own = driver.name();
+    let served = match driver {
+        WorkerDriver::Cpu => {
+            let kernels = Arc::new(Kernels::new(architecture, learns));
+            process::serve(connection, (own, own, u64::MAX), names.zip(kernels.code()).collect())
+        }
+        WorkerDriver::Vulkan(number) => {
+            let failed = |error: het_vulkan::Error| Error::DriverFailed {
+                driver: own.to_owned(),
+                what: error.to_string(),
+            };
+            let device = het_vulkan::Device::open(number).map_err(failed)?;
+            let kernels = Arc::new(vulkan::Kernels::new(device, architecture, learns));
+            process::serve(connection, (own, own, u64::MAX), names.zip(kernels.code()).collect())
+        }
+    };
+    served.map_err(|error| unlike(error.to_string()))
 }
 
 impl Learner {

@@ -147,7 +147,7 @@ impl Device {
     /// # Errors
     /// What the driver answers; the content of buffers that were to be written is undefined then.
     pub fn run<'b>(&self, record: impl FnOnce(&mut Recorder<'b>)) -> Result<(), Error> {
-        let mut recorder = Recorder { launches: Vec::new() };
+        let mut recorder = Recorder { shared: Arc::clone(&self.0), launches: Vec::new() };
         record(&mut recorder);
         let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.submit(&queue, &recorder.launches)
@@ -284,9 +284,15 @@ pub(crate) struct Launch {
 }
 
 /// Takes kernels in the order in which they are to run. What they use outlives the run.
-#[derive(Debug)]
 pub struct Recorder<'b> {
+    shared: Arc<Shared>,
     pub(crate) launches: Vec<(Launch, std::marker::PhantomData<&'b Buffer>)>,
+}
+
+impl fmt::Debug for Recorder<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Recorder").field("launches", &self.launches).finish_non_exhaustive()
+    }
 }
 
 impl Shared {
@@ -382,6 +388,11 @@ impl Buffer {
 
     pub fn is_empty(&self) -> bool {
         self.length == 0
+    }
+
+    /// Whether it is of the device whose kernels are recorded.
+    pub(crate) fn is_of(&self, recorder: &Recorder<'_>) -> bool {
+        Arc::ptr_eq(&self.shared, &recorder.shared)
     }
 
     /// Copies the values from `first` on.

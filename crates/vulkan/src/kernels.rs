@@ -70,8 +70,9 @@ impl<'b> View<'b> {
         self.set(&words.iter().map(|word| f32::from_bits(*word)).collect::<Vec<_>>());
     }
 
-    fn address(self, needed: usize) -> u64 {
+    fn address(self, recorder: &Recorder<'_>, needed: usize) -> u64 {
         assert!(needed <= self.length, "{needed} values of {}", self.length);
+        assert!(self.buffer.is_of(recorder), "a buffer of another device");
         self.buffer.address + (self.first * size_of::<f32>()) as u64
     }
 }
@@ -127,8 +128,8 @@ impl<'b> Matrix<'b> {
         }
     }
 
-    fn address(self) -> u64 {
-        self.view.address(self.needed())
+    fn address(self, recorder: &Recorder<'_>) -> u64 {
+        self.view.address(recorder, self.needed())
     }
 }
 
@@ -217,7 +218,7 @@ impl<'b> Recorder<'b> {
         let steps = [a.row_step, a.column_step, b.row_step, b.column_step, c.row_step];
         let sizes = [a.rows, a.columns, b.columns].into_iter().chain(steps);
         let constants = Constants::default()
-            .addresses([a.address(), b.address(), c.address()])
+            .addresses([a.address(self), b.address(self), c.address(self)])
             .sizes(sizes)
             .reals([join.scale, join.keep]);
         let groups = [b.columns.div_ceil(TILE), a.rows.div_ceil(TILE)];
@@ -233,9 +234,10 @@ impl<'b> Recorder<'b> {
         (epsilon, offset): (f32, f32),
     ) {
         let (width, count) = (weight.len(), x.len() / weight.len());
-        let all = [x.address(x.len()), weight.address(width), out.address(x.len())];
+        let all =
+            [x.address(self, x.len()), weight.address(self, width), out.address(self, x.len())];
         let constants = Constants::default()
-            .addresses(all.into_iter().chain([inverses.address(count)]))
+            .addresses(all.into_iter().chain([inverses.address(self, count)]))
             .sizes([width])
             .reals([epsilon, offset]);
         self.launch(Kernel::Norm, [count, 1], constants.0);
@@ -250,9 +252,15 @@ impl<'b> Recorder<'b> {
         into: View<'b>,
     ) {
         let (width, count) = (weight.len(), x.len() / weight.len());
-        let all = [upstream.address(x.len()), x.address(x.len()), weight.address(width)];
+        let all = [
+            upstream.address(self, x.len()),
+            x.address(self, x.len()),
+            weight.address(self, width),
+        ];
         let constants = Constants::default()
-            .addresses(all.into_iter().chain([inverses.address(count), into.address(x.len())]))
+            .addresses(
+                all.into_iter().chain([inverses.address(self, count), into.address(self, x.len())]),
+            )
             .sizes([width])
             .reals([offset]);
         self.launch(Kernel::NormBackward, [count, 1], constants.0);
@@ -267,9 +275,13 @@ impl<'b> Recorder<'b> {
         into: View<'b>,
     ) {
         let (width, count) = (into.len(), x.len() / into.len());
-        let all = [upstream.address(x.len()), x.address(x.len()), inverses.address(count)];
+        let all = [
+            upstream.address(self, x.len()),
+            x.address(self, x.len()),
+            inverses.address(self, count),
+        ];
         let constants = Constants::default()
-            .addresses(all.into_iter().chain([into.address(width)]))
+            .addresses(all.into_iter().chain([into.address(self, width)]))
             .sizes([count, width]);
         self.launch(Kernel::NormWeight, [width.div_ceil(LINE), 1], constants.0);
     }
@@ -287,9 +299,13 @@ impl<'b> Recorder<'b> {
         let (width, pairs) = (heads.width(), heads.size / 2);
         let (rows, turned) = (values.len() / width, heads.heads + heads.kv_heads);
         let table = heads.longest * pairs;
-        let all = [values.address(values.len()), cosines.address(table), sines.address(table)];
+        let all = [
+            values.address(self, values.len()),
+            cosines.address(self, table),
+            sines.address(self, table),
+        ];
         let constants = Constants::default()
-            .addresses(all.into_iter().chain([positions.address(rows)]))
+            .addresses(all.into_iter().chain([positions.address(self, rows)]))
             .sizes([rows, width, turned, pairs])
             .reals([turn]);
         self.launch(Kernel::Rotate, [(rows * turned * pairs).div_ceil(LINE), 1], constants.0);
@@ -305,10 +321,10 @@ impl<'b> Recorder<'b> {
     ) {
         let rows = qkv.len() / heads.width();
         let constants = heads.constants([
-            qkv.address(qkv.len()),
-            probabilities.address(rows * heads.heads * heads.longest),
-            mixed.address(rows * heads.heads * heads.size),
-            starts.address(rows),
+            qkv.address(self, qkv.len()),
+            probabilities.address(self, rows * heads.heads * heads.longest),
+            mixed.address(self, rows * heads.heads * heads.size),
+            starts.address(self, rows),
         ]);
         self.launch(Kernel::Attention, [rows, heads.heads], constants);
     }
@@ -324,22 +340,22 @@ impl<'b> Recorder<'b> {
         let rows = qkv.len() / heads.width();
         let square = rows * heads.heads * heads.longest;
         let all = [
-            qkv.address(qkv.len()),
-            probabilities.address(square),
-            scores.address(square),
-            upstream.address(rows * heads.heads * heads.size),
-            into.address(qkv.len()),
-            starts.address(rows),
+            qkv.address(self, qkv.len()),
+            probabilities.address(self, square),
+            scores.address(self, square),
+            upstream.address(self, rows * heads.heads * heads.size),
+            into.address(self, qkv.len()),
+            starts.address(self, rows),
         ];
         self.launch(Kernel::AttentionQueries, [rows, heads.heads], heads.constants(all));
-        let all = all.into_iter().chain([ends.address(rows)]);
+        let all = all.into_iter().chain([ends.address(self, rows)]);
         self.launch(Kernel::AttentionKeys, [rows, heads.kv_heads], heads.constants(all));
     }
 
     /// `silu(gate) up`, of rows that have both.
     pub fn gate(&mut self, up: View<'b>, width: usize, activated: View<'b>) {
         let count = up.len() / 2;
-        let all = [up.address(up.len()), activated.address(count)];
+        let all = [up.address(self, up.len()), activated.address(self, count)];
         let constants = Constants::default().addresses(all).sizes([count / width, width]);
         self.launch(Kernel::Gate, [count.div_ceil(LINE), 1], constants.0);
     }
@@ -353,10 +369,10 @@ impl<'b> Recorder<'b> {
     ) {
         let count = up.len() / 2;
         let all = [
-            up.address(up.len()),
-            upstream.address(count),
-            into.address(up.len()),
-            activated.address(count),
+            up.address(self, up.len()),
+            upstream.address(self, count),
+            into.address(self, up.len()),
+            activated.address(self, count),
         ];
         let constants = Constants::default().addresses(all).sizes([count / width, width]);
         self.launch(Kernel::GateBackward, [count.div_ceil(LINE), 1], constants.0);
@@ -366,7 +382,7 @@ impl<'b> Recorder<'b> {
     pub fn mix(&mut self, to: View<'b>, from: View<'b>, join: Join) {
         let count = to.len();
         let constants = Constants::default()
-            .addresses([from.address(count), to.address(count)])
+            .addresses([from.address(self, count), to.address(self, count)])
             .sizes([count])
             .reals([join.scale, join.keep]);
         self.launch(Kernel::Mix, [count.div_ceil(LINE), 1], constants.0);
@@ -390,8 +406,8 @@ impl<'b> Recorder<'b> {
     ) {
         check_rows(table, places, width);
         let constants = Constants::default()
-            .addresses([table.address(table.len()), rows.address(places.len())])
-            .addresses([out.address(places.len() * width)])
+            .addresses([table.address(self, table.len()), rows.address(self, places.len())])
+            .addresses([out.address(self, places.len() * width)])
             .sizes([places.len(), width])
             .reals([scale]);
         self.launch(Kernel::Gather, [(places.len() * width).div_ceil(LINE), 1], constants.0);
@@ -411,8 +427,8 @@ impl<'b> Recorder<'b> {
     ) {
         check_rows(table, places, width);
         let constants = Constants::default()
-            .addresses([from.address(places.len() * width), rows.address(places.len())])
-            .addresses([table.address(table.len())])
+            .addresses([from.address(self, places.len() * width), rows.address(self, places.len())])
+            .addresses([table.address(self, table.len())])
             .sizes([places.len(), width, left_out.unwrap_or(u32::MAX) as usize])
             .reals([scale]);
         self.launch(Kernel::Scatter, [width.div_ceil(LINE), 1], constants.0);
@@ -433,8 +449,8 @@ impl<'b> Recorder<'b> {
         let width = logits.len() / count.max(1);
         assert!(places.iter().all(|place| (*place as usize) < width), "a target of no logit");
         let constants = Constants::default()
-            .addresses([logits.address(count * width), targets.address(count)])
-            .addresses([losses.address(count)])
+            .addresses([logits.address(self, count * width), targets.address(self, count)])
+            .addresses([losses.address(self, count)])
             .sizes([width]);
         self.launch(Kernel::Loss, [count, 1], constants.0);
     }

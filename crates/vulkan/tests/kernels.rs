@@ -102,6 +102,10 @@ fn what_lies_out_of_a_buffer_is_refused_before_anything_runs() {
         let rows = (words.view(), &[3_u32][..]);
         let _ = device.run(|record| record.gather(small.view(), rows, (out.view(), 4), 1.0));
     });
+    refused("a buffer of another device", &|| {
+        let other = Device::open(0).expect("it was opened before");
+        let _ = other.run(|record| record.clear(small.view()));
+    });
     assert_eq!(small.view().to_vec(), [1.0; 12]);
     device.run(|_| ()).expect("nothing at all may be run");
 }

@@ -557,10 +557,11 @@ fn a_worker_on_a_vulkan_device_changes_no_loss() {
         ] {
             let more = [&["--worker-driver", drivers][..], more].concat();
             let (told, found) = train("vulkan", workers, &more);
-            assert!(told.contains("; worker1 ") && told.contains("vulkan\n"), "{told}");
+            assert!(told.contains("-vulkan ") && told.contains("vulkan)\n"), "{told}");
             assert!(!told.contains("is lost"), "{told}");
             check_losses(&found, &alone);
-            let beside = ["cpu0", "worker1", "worker2"].iter();
+            let names = ["cpu0", "worker1", "worker1-vulkan", "worker2", "worker2-vulkan"];
+            let beside = names.iter();
             let beside = beside.flat_map(|own| held_out(&told, own));
             check_losses(&sorted(beside.collect()), &sorted(validated.clone()));
         }

@@ -267,13 +267,13 @@ fn work(
     serve(program, architecture, (adapter.as_ref(), numbers, driver), notice)
 }
 
-/// What workers compute with, where that is something else than this process: `, by vulkan, cpu`
+/// What workers compute with, where that is something else than this process: ` (vulkan, cpu)`
 fn workers_by(drivers: &[WorkerDriver]) -> String {
     if drivers.iter().all(|driver| *driver == WorkerDriver::Cpu) {
         return String::new();
     }
     let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    format!(", by {}", names.join(", "))
+    format!(" ({})", names.join(", "))
 }
 
 /// Refuses drivers of no workers, and a model that one does not compute, before they are started.

@@ -87,12 +87,21 @@ fn failed(error: impl Display) -> Error {
 /// This process and its workers: each is a device of a class and a memory of its own, at the same
 /// place in the order of each.
 fn machine(workers: &[Peer]) -> Result<Machine> {
-    let device = |row: usize, wake| {
-        let name = if row == 0 { "cpu0".to_owned() } else { format!("worker{row}") };
-        Device { class: name.clone(), name, memory: MemoryId(row as u16), wake }
+    let device = |row: usize, name: String, wake| Device {
+        class: name.clone(),
+        name,
+        memory: MemoryId(row as u16),
+        wake,
     };
-    let far = workers.iter().enumerate().map(|(row, _)| device(row + 1, cpu::WAKE + LATENCY_NS));
-    let devices: Vec<Device> = [device(0, cpu::WAKE)].into_iter().chain(far).collect();
+    let far = (1..).zip(workers).map(|(row, worker)| {
+        let name = match worker.offer().class.as_str() {
+            CPU => format!("worker{row}"),
+            other => format!("worker{row}-{other}"),
+        };
+        device(row, name, cpu::WAKE + LATENCY_NS)
+    });
+    let own = device(0, "cpu0".to_owned(), cpu::WAKE);
+    let devices: Vec<Device> = [own].into_iter().chain(far).collect();
     let host = Memory { name: "host".to_owned(), capacity: Bytes(u64::MAX) };
     let far = workers.iter().zip(&devices[1..]).map(|(worker, device)| Memory {
         name: device.name.clone(),

@@ -23,6 +23,16 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Whether sequences lie end to end and rows are rows, as in every batch that was packed.
+    pub fn is_whole(&self) -> bool {
+        let Self { tokens, bounds, rows, targets } = self;
+        bounds.first() == Some(&0)
+            && bounds.last() == Some(&tokens.len())
+            && bounds.is_sorted()
+            && rows.iter().all(|row| *row < tokens.len())
+            && rows.len() == targets.len()
+    }
+
     /// Packs `sequences`, each cut to `length_max` tokens.
     pub fn pack<'a>(sequences: impl IntoIterator<Item = &'a Sequence>, length_max: usize) -> Self {
         let mut batch = Batch { bounds: vec![0], ..Batch::default() };

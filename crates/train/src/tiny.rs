@@ -3,7 +3,7 @@
 use crate::architecture::Architecture;
 use crate::configuration;
 use crate::error::Result;
-use crate::tokenizer::{Split, Tokenizer, byte_level_bpe};
+use crate::tokenizer::{Split, Tokenizer, added, byte_level_bpe};
 use crate::weights::{Layer, Outer, Pair, Parameters, Weights};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -70,9 +70,9 @@ pub fn tokenizer() -> Result<Tokenizer> {
     for (index, character) in byte_characters().enumerate() {
         vocabulary.insert(character.to_string(), json!(SPECIAL.len() + index));
     }
-    Tokenizer::from_json(
-        byte_level_bpe(vocabulary, &[], special(), Split::SmolLm).to_string().into_bytes(),
-    )
+    let added = special().map(|(id, token)| added(id, token, true)).collect();
+    let json = byte_level_bpe(vocabulary, &[], added, Split::SmolLm);
+    Tokenizer::from_json(json.to_string().into_bytes())
 }
 
 /// The printable stand-in of each byte in byte-level BPE (GPT-2's `bytes_to_unicode`).

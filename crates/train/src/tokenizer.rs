@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use std::ops::Range;
 use tokenizers::{PostProcessor, PostProcessorWrapper};
 
-pub use described::{Split, byte_level_bpe};
+pub use described::{Split, added, byte_level_bpe};
 
 /// Every request is put behind this sentence, in training and in use.
 const SYSTEM: &str = "You write Heterosis job files.";

@@ -580,7 +580,10 @@ fn refuse_unread<'a>(
 fn refuse_unread_gguf(path: &Path, file: &Gguf, architecture: &Architecture) -> Result<()> {
     let tensors = buffers(architecture).into_iter().flat_map(|buffer| buffer.tensors);
     let read: BTreeSet<String> = tensors.map(|tensor| tensor.name.gguf_name()).collect();
-    let known = |name: &str| read.contains(name) || name == configuration::gguf::ROPE_DIVISORS;
+    // Of others llama.cpp's graphs divide no frequencies.
+    let is_llama = matches!(architecture.family, Family::Llama | Family::Mistral);
+    let divides = |name: &str| is_llama && name == configuration::gguf::ROPE_DIVISORS;
+    let known = |name: &str| read.contains(name) || divides(name);
     match file.tensors.keys().find(|name| !known(name)) {
         None => Ok(()),
         Some(name) => {

@@ -263,7 +263,7 @@ impl Workers {
         }
         let mut workers = Self::default();
         if count > 0 {
-            workers.start_local(count)?;
+            workers.start_local(count, others)?;
         }
         if let Some(gang) = gang {
             workers.doors.push(Arc::new(gang.listen()?));
@@ -279,7 +279,8 @@ impl Workers {
         Ok(Some(workers))
     }
 
-    fn start_local(&mut self, count: usize) -> Result<()> {
+    /// Numbered from `first` on: the other ranks come before them.
+    fn start_local(&mut self, count: usize, first: usize) -> Result<()> {
         let threads = threads();
         let each = (threads / (count + 1)).max(1);
         let own = threads.saturating_sub(count * each).max(1);
@@ -290,7 +291,7 @@ impl Workers {
         let path = directory.path().join("workers");
         let listener = Listener::unix(&path).at("listen at", &path)?;
         self.directory = Some(directory);
-        for number in 0..count {
+        for number in first..first + count {
             self.children.push(Restarted::start(path.clone(), number, each)?);
         }
         self.doors.push(Arc::new(listener));

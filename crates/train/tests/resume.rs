@@ -551,7 +551,6 @@ fn a_worker_on_a_vulkan_device_changes_no_loss() {
         for (workers, drivers, more) in [
             ("1", "vulkan", &[][..]),
             ("1", "vulkan:0", &["--recompute"]),
-            ("1", "vulkan", &["--precision", "bf16"]),
             // This process, another one, and a device.
             ("2", "cpu,vulkan", &[]),
         ] {
@@ -572,6 +571,9 @@ fn a_worker_on_a_vulkan_device_changes_no_loss() {
         assert!(!output.status.success() && stderr(&output).contains(says), "{}", stderr(&output));
     };
     refused(&["--workers", "1"], "there is no Vulkan device 77");
+    for more in [["--precision", "bf16"], ["--validate-precision", "int8"]] {
+        refused(&[&["--workers", "1"][..], &more].concat(), "the driver `vulkan` computes in f32");
+    }
     refused(&[], "`--worker-driver` says what workers compute with, and there are none");
 }
 

@@ -20,6 +20,8 @@ pub enum Error {
     Absent(usize, usize),
     #[error("the Vulkan device failed to {0}: {1}")]
     Failed(&'static str, vk::Result),
+    #[error("the Vulkan device failed before, and is not used again")]
+    Broken,
     #[error("a buffer of {0} bytes fits no memory of the device that the processor sees")]
     Memory(u64),
 }
@@ -49,6 +51,8 @@ struct Queue {
     queue: vk::Queue,
     commands: vk::CommandBuffer,
     fence: vk::Fence,
+    /// A run failed: what it left is not known.
+    is_broken: bool,
 }
 
 impl Drop for Shared {
@@ -99,15 +103,9 @@ impl Device {
         // SAFETY: the request is whole, and the entry outlives the instance.
         let instance = unsafe { entry.create_instance(&request, None) };
         let instance = instance.map_err(to("begin"))?;
-        let opened = open(&instance, number).and_then(|(found, device)| {
-            let made = Made::new(&instance, &found, &device);
-            // SAFETY: nothing of the device is left where that failed.
-            made.inspect_err(|_| unsafe { device.destroy_device(None) })
-                .map(|made| (found, device, made))
-        });
-        // SAFETY: as above.
-        let opened = opened.inspect_err(|_| unsafe { instance.destroy_instance(None) });
-        let (found, device, made) = opened?;
+        // Where this or the next fails, what was made is left to the end of the process.
+        let (found, device) = open(&instance, number)?;
+        let made = Made::new(&instance, &found, &device)?;
         let Found { name, is_software, .. } = found;
         let Made { memories, layout, pipelines, pool, queue } = made;
         let queue = Mutex::new(queue);
@@ -147,10 +145,27 @@ impl Device {
     /// # Errors
     /// What the driver answers; the content of buffers that were to be written is undefined then.
     pub fn run<'b>(&self, record: impl FnOnce(&mut Recorder<'b>)) -> Result<(), Error> {
-        let mut recorder = Recorder { shared: Arc::clone(&self.0), launches: Vec::new() };
+        let mut recorder = Recorder {
+            shared: Arc::clone(&self.0),
+            own: Vec::new(),
+            failed: None,
+            launches: Vec::new(),
+        };
         record(&mut recorder);
-        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.submit(&queue, &recorder.launches)
+        if let Some(failed) = recorder.failed {
+            return Err(failed);
+        }
+        let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.is_broken {
+            return Err(Error::Broken);
+        }
+        let ran = self.0.submit(&queue, &recorder.launches);
+        if ran.is_err() {
+            queue.is_broken = true;
+            // SAFETY: the lock of the queue is held. Whatever it says, nothing is submitted again.
+            let _ = unsafe { self.0.device.device_wait_idle() };
+        }
+        ran
     }
 }
 
@@ -234,7 +249,13 @@ impl Made {
             let fence = device.create_fence(&vk::FenceCreateInfo::default(), None);
             let fence = fence.map_err(to("begin"))?;
             let queue = device.get_device_queue(found.family, 0);
-            Ok(Self { memories, layout, pipelines, pool, queue: Queue { queue, commands, fence } })
+            Ok(Self {
+                memories,
+                layout,
+                pipelines,
+                pool,
+                queue: Queue { queue, commands, fence, is_broken: false },
+            })
         }
     }
 }
@@ -286,7 +307,27 @@ pub(crate) struct Launch {
 /// Takes kernels in the order in which they are to run. What they use outlives the run.
 pub struct Recorder<'b> {
     shared: Arc<Shared>,
+    /// What only the run has.
+    own: Vec<Buffer>,
+    failed: Option<Error>,
     pub(crate) launches: Vec<(Launch, std::marker::PhantomData<&'b Buffer>)>,
+}
+
+impl Recorder<'_> {
+    /// Keeps values until the run has ended; their address.
+    pub(crate) fn keep(&mut self, values: &[f32]) -> u64 {
+        match Buffer::new(Arc::clone(&self.shared), values.len()) {
+            Ok(buffer) => {
+                buffer.write(0, values);
+                self.own.push(buffer);
+                self.own.last().map_or(0, |buffer| buffer.address)
+            }
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                0
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Recorder<'_> {
@@ -301,7 +342,7 @@ impl Shared {
         queue: &Queue,
         launches: &[(Launch, std::marker::PhantomData<&Buffer>)],
     ) -> Result<(), Error> {
-        let (device, Queue { queue, commands, fence }) = (&self.device, queue);
+        let (device, Queue { queue, commands, fence, .. }) = (&self.device, queue);
         let stage = vk::ShaderStageFlags::COMPUTE;
         let point = vk::PipelineBindPoint::COMPUTE;
         let begin = vk::CommandBufferBeginInfo::default()
@@ -362,7 +403,11 @@ impl fmt::Debug for Buffer {
 
 impl Buffer {
     fn new(shared: Arc<Shared>, length: usize) -> Result<Self, Error> {
-        let bytes = (length.max(1) * size_of::<f32>()) as u64;
+        let bytes = length.max(1).saturating_mul(size_of::<f32>()) as u64;
+        // Kernels count in 32 bits, with a sign.
+        if length > i32::MAX as usize {
+            return Err(Error::Memory(bytes));
+        }
         let request = vk::BufferCreateInfo::default()
             .size(bytes)
             .usage(

@@ -10,6 +10,8 @@ use crate::shaders::Kernel;
 
 /// Invocations of a workgroup that go along one axis.
 const LINE: usize = 64;
+/// Workgroups along an axis that every device runs.
+const AXIS: usize = 65_535;
 /// Rows and columns of a product that a workgroup computes.
 const TILE: usize = 32;
 
@@ -63,11 +65,6 @@ impl<'b> View<'b> {
     pub fn set(self, values: &[f32]) {
         assert_eq!(values.len(), self.length, "values of a view");
         self.buffer.write(self.first, values);
-    }
-
-    /// The same with whole numbers, for kernels that read such.
-    pub fn set_words(self, words: &[u32]) {
-        self.set(&words.iter().map(|word| f32::from_bits(*word)).collect::<Vec<_>>());
     }
 
     fn address(self, recorder: &Recorder<'_>, needed: usize) -> u64 {
@@ -144,10 +141,7 @@ impl Constants {
     }
 
     fn sizes(mut self, all: impl IntoIterator<Item = usize>) -> Self {
-        for own in all {
-            let own = u32::try_from(own).expect("sizes on a device fit 32 bits");
-            self.0.extend(own.to_ne_bytes());
-        }
+        all.into_iter().for_each(|own| self.0.extend(word(own).to_ne_bytes()));
         self
     }
 
@@ -185,26 +179,74 @@ impl Heads {
     }
 
     fn constants(self, addresses: impl IntoIterator<Item = u64>) -> Vec<u8> {
+        let is_shared = self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads);
+        assert!(is_shared, "{} heads share {}", self.heads, self.kv_heads);
         let shared_by = self.heads / self.kv_heads;
         let sizes = [self.width(), self.heads, shared_by, self.size, self.longest];
         Constants::default().addresses(addresses).sizes(sizes).reals([self.scale]).0
     }
 }
 
-/// Where the sequence of each row begins and ends, as words.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds<'b> {
-    pub starts: View<'b>,
-    pub ends: View<'b>,
+/// Rows of sequences that lie end to end: for each row where its sequence begins and ends.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    starts: Vec<u32>,
+    ends: Vec<u32>,
+    /// Places of rows in their sequences.
+    positions: Vec<u32>,
+    longest: usize,
+}
+
+impl Bounds {
+    /// Of sequences that begin and end at these rows.
+    ///
+    /// # Panics
+    ///
+    /// Where they do not ascend from 0.
+    pub fn new(bounds: &[usize]) -> Self {
+        assert_eq!(bounds.first().copied().unwrap_or(0), 0, "the first sequence begins at row 0");
+        let rows = bounds.last().copied().unwrap_or(0);
+        let (mut starts, mut ends) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
+        let (mut positions, mut longest) = (Vec::with_capacity(rows), 0);
+        for pair in bounds.windows(2) {
+            let (start, end) = (word(pair[0]), word(pair[1]));
+            assert!(start <= end, "sequences lie end to end");
+            starts.extend((start..end).map(|_| start));
+            ends.extend((start..end).map(|_| end));
+            positions.extend(0..end - start);
+            longest = longest.max(pair[1] - pair[0]);
+        }
+        Self { starts, ends, positions, longest }
+    }
+
+    fn check(&self, rows: usize, heads: Heads) {
+        assert_eq!(self.starts.len(), rows, "rows of sequences");
+        assert!(self.longest <= heads.longest, "a sequence of {} rows", self.longest);
+    }
+}
+
+fn word(value: usize) -> u32 {
+    u32::try_from(value).expect("sizes on a device fit 32 bits")
 }
 
 impl<'b> Recorder<'b> {
     fn launch(&mut self, kernel: Kernel, groups: [usize; 2], constants: Vec<u8>) {
-        if groups.contains(&0) {
-            return;
+        if !groups.contains(&0) {
+            let groups = groups.map(word);
+            self.launches.push((Launch { kernel, groups, constants }, PhantomData));
         }
-        let groups = groups.map(|count| u32::try_from(count).expect("sizes fit 32 bits"));
-        self.launches.push((Launch { kernel, groups, constants }, PhantomData));
+    }
+
+    /// So many invocations in a line, which is folded where it is longer than an axis.
+    fn launch_line(&mut self, kernel: Kernel, count: usize, constants: Vec<u8>) {
+        let groups = count.div_ceil(LINE);
+        self.launch(kernel, [groups.min(AXIS), groups.div_ceil(AXIS)], constants);
+    }
+
+    /// The address of words that only the run has: nobody changes what was checked.
+    fn words(&mut self, words: &[u32]) -> u64 {
+        let values: Vec<f32> = words.iter().map(|word| f32::from_bits(*word)).collect();
+        self.keep(&values)
     }
 
     /// `c = keep c + scale a b`
@@ -283,72 +325,88 @@ impl<'b> Recorder<'b> {
         let constants = Constants::default()
             .addresses(all.into_iter().chain([into.address(self, width)]))
             .sizes([count, width]);
-        self.launch(Kernel::NormWeight, [width.div_ceil(LINE), 1], constants.0);
+        self.launch_line(Kernel::NormWeight, width, constants.0);
     }
 
-    /// Turns the first `count` heads of each row of queries, keys and values by the angles of its
-    /// position (a word a row).
+    /// Turns the heads of queries and keys by the angles of their positions.
+    ///
+    /// # Panics
+    ///
+    /// Where the sizes do not fit, or the angles of a position are not there.
     pub fn rotate(
         &mut self,
         values: View<'b>,
         heads: Heads,
         (cosines, sines): (View<'b>, View<'b>),
-        positions: View<'b>,
+        bounds: &Bounds,
         turn: f32,
     ) {
         let (width, pairs) = (heads.width(), heads.size / 2);
         let (rows, turned) = (values.len() / width, heads.heads + heads.kv_heads);
+        bounds.check(rows, heads);
         let table = heads.longest * pairs;
+        let positions = self.words(&bounds.positions);
         let all = [
             values.address(self, values.len()),
             cosines.address(self, table),
             sines.address(self, table),
+            positions,
         ];
-        let constants = Constants::default()
-            .addresses(all.into_iter().chain([positions.address(self, rows)]))
-            .sizes([rows, width, turned, pairs])
-            .reals([turn]);
-        self.launch(Kernel::Rotate, [(rows * turned * pairs).div_ceil(LINE), 1], constants.0);
+        let constants =
+            Constants::default().addresses(all).sizes([rows, width, turned, pairs]).reals([turn]);
+        self.launch_line(Kernel::Rotate, rows * turned * pairs, constants.0);
     }
 
     /// What queries mix of the values that they see; probabilities stay.
+    ///
+    /// # Panics
+    ///
+    /// Where the sizes do not fit.
     pub fn attention(
         &mut self,
         qkv: View<'b>,
         heads: Heads,
-        starts: View<'b>,
+        bounds: &Bounds,
         (probabilities, mixed): (View<'b>, View<'b>),
     ) {
         let rows = qkv.len() / heads.width();
+        bounds.check(rows, heads);
+        let starts = self.words(&bounds.starts);
         let constants = heads.constants([
             qkv.address(self, qkv.len()),
             probabilities.address(self, rows * heads.heads * heads.longest),
             mixed.address(self, rows * heads.heads * heads.size),
-            starts.address(self, rows),
+            starts,
         ]);
         self.launch(Kernel::Attention, [rows, heads.heads], constants);
     }
 
     /// Writes the gradient of queries, keys and values; `scores` is a buffer as the probabilities.
+    ///
+    /// # Panics
+    ///
+    /// Where the sizes do not fit.
     pub fn attention_backward(
         &mut self,
         (qkv, probabilities, scores): (View<'b>, View<'b>, View<'b>),
         heads: Heads,
-        Bounds { starts, ends }: Bounds<'b>,
+        bounds: &Bounds,
         (upstream, into): (View<'b>, View<'b>),
     ) {
         let rows = qkv.len() / heads.width();
+        bounds.check(rows, heads);
         let square = rows * heads.heads * heads.longest;
+        let [starts, ends] = [&bounds.starts, &bounds.ends].map(|words| self.words(words));
         let all = [
             qkv.address(self, qkv.len()),
             probabilities.address(self, square),
             scores.address(self, square),
             upstream.address(self, rows * heads.heads * heads.size),
             into.address(self, qkv.len()),
-            starts.address(self, rows),
+            starts,
         ];
         self.launch(Kernel::AttentionQueries, [rows, heads.heads], heads.constants(all));
-        let all = all.into_iter().chain([ends.address(self, rows)]);
+        let all = all.into_iter().chain([ends]);
         self.launch(Kernel::AttentionKeys, [rows, heads.kv_heads], heads.constants(all));
     }
 
@@ -357,7 +415,7 @@ impl<'b> Recorder<'b> {
         let count = up.len() / 2;
         let all = [up.address(self, up.len()), activated.address(self, count)];
         let constants = Constants::default().addresses(all).sizes([count / width, width]);
-        self.launch(Kernel::Gate, [count.div_ceil(LINE), 1], constants.0);
+        self.launch_line(Kernel::Gate, count, constants.0);
     }
 
     /// The gradient of both, and the activation again.
@@ -375,7 +433,7 @@ impl<'b> Recorder<'b> {
             activated.address(self, count),
         ];
         let constants = Constants::default().addresses(all).sizes([count / width, width]);
-        self.launch(Kernel::GateBackward, [count.div_ceil(LINE), 1], constants.0);
+        self.launch_line(Kernel::GateBackward, count, constants.0);
     }
 
     /// `to = keep to + scale from`
@@ -385,7 +443,7 @@ impl<'b> Recorder<'b> {
             .addresses([from.address(self, count), to.address(self, count)])
             .sizes([count])
             .reals([join.scale, join.keep]);
-        self.launch(Kernel::Mix, [count.div_ceil(LINE), 1], constants.0);
+        self.launch_line(Kernel::Mix, count, constants.0);
     }
 
     pub fn clear(&mut self, view: View<'b>) {
@@ -400,17 +458,19 @@ impl<'b> Recorder<'b> {
     pub fn gather(
         &mut self,
         table: View<'b>,
-        (rows, places): (View<'b>, &[u32]),
+        rows: &[u32],
         (out, width): (View<'b>, usize),
         scale: f32,
     ) {
-        check_rows(table, places, width);
+        check_rows(table, rows, width);
+        let words = self.words(rows);
+        let (from, into) =
+            (table.address(self, table.len()), out.address(self, rows.len() * width));
         let constants = Constants::default()
-            .addresses([table.address(self, table.len()), rows.address(self, places.len())])
-            .addresses([out.address(self, places.len() * width)])
-            .sizes([places.len(), width])
+            .addresses([from, words, into])
+            .sizes([rows.len(), width])
             .reals([scale]);
-        self.launch(Kernel::Gather, [(places.len() * width).div_ceil(LINE), 1], constants.0);
+        self.launch_line(Kernel::Gather, rows.len() * width, constants.0);
     }
 
     /// Adds rows, times `scale`, to those of a table, but for one.
@@ -421,17 +481,19 @@ impl<'b> Recorder<'b> {
     pub fn scatter(
         &mut self,
         from: View<'b>,
-        (rows, places): (View<'b>, &[u32]),
+        rows: &[u32],
         (table, width): (View<'b>, usize),
         (scale, left_out): (f32, Option<u32>),
     ) {
-        check_rows(table, places, width);
+        check_rows(table, rows, width);
+        let words = self.words(rows);
+        let (from, into) =
+            (from.address(self, rows.len() * width), table.address(self, table.len()));
         let constants = Constants::default()
-            .addresses([from.address(self, places.len() * width), rows.address(self, places.len())])
-            .addresses([table.address(self, table.len())])
-            .sizes([places.len(), width, left_out.unwrap_or(u32::MAX) as usize])
+            .addresses([from, words, into])
+            .sizes([rows.len(), width, left_out.unwrap_or(u32::MAX) as usize])
             .reals([scale]);
-        self.launch(Kernel::Scatter, [width.div_ceil(LINE), 1], constants.0);
+        self.launch_line(Kernel::Scatter, width, constants.0);
     }
 
     /// Cross-entropy of rows of logits, which become its gradient.
@@ -439,25 +501,18 @@ impl<'b> Recorder<'b> {
     /// # Panics
     ///
     /// With a target that a row does not have.
-    pub fn loss(
-        &mut self,
-        logits: View<'b>,
-        (targets, places): (View<'b>, &[u32]),
-        losses: View<'b>,
-    ) {
-        let count = places.len();
+    pub fn loss(&mut self, logits: View<'b>, targets: &[u32], losses: View<'b>) {
+        let count = targets.len();
         let width = logits.len() / count.max(1);
-        assert!(places.iter().all(|place| (*place as usize) < width), "a target of no logit");
-        let constants = Constants::default()
-            .addresses([logits.address(self, count * width), targets.address(self, count)])
-            .addresses([losses.address(self, count)])
-            .sizes([width]);
+        assert!(targets.iter().all(|target| (*target as usize) < width), "a target of no logit");
+        let words = self.words(targets);
+        let (logits, losses) = (logits.address(self, count * width), losses.address(self, count));
+        let constants = Constants::default().addresses([logits, words, losses]).sizes([width]);
         self.launch(Kernel::Loss, [count, 1], constants.0);
     }
 }
 
-/// What is checked of words that were set is checked of the same words here.
-fn check_rows(table: View<'_>, places: &[u32], width: usize) {
-    let rows = table.len() / width.max(1);
-    assert!(places.iter().all(|place| (*place as usize) < rows), "a row of no table");
+fn check_rows(table: View<'_>, rows: &[u32], width: usize) {
+    let count = table.len() / width.max(1);
+    assert!(rows.iter().all(|row| (*row as usize) < count), "a row of no table");
 }

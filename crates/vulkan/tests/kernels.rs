@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use het_blocks::linear::{Linear, Weight};
 use het_blocks::norm::{Kind, Norm, Parameters, STATISTICS};
-use het_vulkan::kernels::{ADD, Matrix, REPLACE};
+use het_vulkan::kernels::{ADD, Bounds, Heads, Matrix, REPLACE};
 use het_vulkan::{Buffer, Device, Error};
 
 /// The output of a test that passes is not shown, but for what goes past the macros for printing.
@@ -98,9 +98,15 @@ fn what_lies_out_of_a_buffer_is_refused_before_anything_runs() {
         let _ = device.run(|record| record.mix(small.view(), short, REPLACE));
     });
     refused("a row of no table", &|| {
-        let (words, out) = (buffer(&device, &[0.0]), buffer(&device, &[0.0; 4]));
-        let rows = (words.view(), &[3_u32][..]);
-        let _ = device.run(|record| record.gather(small.view(), rows, (out.view(), 4), 1.0));
+        let out = buffer(&device, &[0.0; 4]);
+        let _ = device.run(|record| record.gather(small.view(), &[3], (out.view(), 4), 1.0));
+    });
+    refused("sequences over one another", &|| drop(Bounds::new(&[0, 5, 3])));
+    refused("sequences that do not begin at the first row", &|| drop(Bounds::new(&[1, 5])));
+    refused("a sequence that is longer than there is room for", &|| {
+        let heads = Heads { heads: 1, kv_heads: 1, size: 2, scale: 1.0, longest: 1 };
+        let (bounds, out) = (Bounds::new(&[0, 2]), (small.view(), small.view()));
+        let _ = device.run(|record| record.attention(small.view(), heads, &bounds, out));
     });
     refused("a buffer of another device", &|| {
         let other = Device::open(0).expect("it was opened before");

@@ -1,6 +1,6 @@
 //! The commands that train: `finetune` and `pretrain`.
 
-use super::arguments::{self, Finetune, Pretrain, Training};
+use super::arguments::{self, Finetune, Number, Pretrain, Training};
 use super::{precision, show, warn};
 use crate::architecture::Architecture;
 use crate::digest::sha256_file;
@@ -83,7 +83,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     // A driver that is not there is told of before anything is read.
     let early = if warm::is_early() { None } else { Some(drivers::chosen(&arguments.driver)?) };
     let has_workers = arguments.workers > 0 || gang.is_some();
-    check_worker_drivers(&arguments.worker_driver, has_workers, weights)?;
+    check_worker_drivers((arguments, numbers), has_workers, weights)?;
     let Some(workers) = Workers::start(arguments.workers, gang.as_ref(), &notice)? else {
         return Ok(ExitCode::from(EXIT_SAVED));
     };
@@ -277,7 +277,12 @@ fn workers_by(drivers: &[WorkerDriver]) -> String {
 }
 
 /// Refuses drivers of no workers, and a model that one does not compute, before they are started.
-fn check_worker_drivers(drivers: &[WorkerDriver], has_workers: bool, weights: &str) -> Result<()> {
+fn check_worker_drivers(
+    (arguments, numbers): (&Training, Numbers),
+    has_workers: bool,
+    weights: &str,
+) -> Result<()> {
+    let drivers = &arguments.worker_driver;
     if drivers.iter().all(|driver| *driver == WorkerDriver::Cpu) {
         return Ok(());
     }
@@ -285,6 +290,12 @@ fn check_worker_drivers(drivers: &[WorkerDriver], has_workers: bool, weights: &s
         return Err(Error::Usage {
             what: "`--worker-driver` says what workers compute with, and there are none".into(),
             hint: "add `--workers`",
+        });
+    }
+    if numbers != Numbers::F32 || arguments.validate_precision != Number::F32 {
+        return Err(Error::Usage {
+            what: "the driver `vulkan` computes in f32, and another precision is asked for".into(),
+            hint: "leave out `--precision` and `--validate-precision`, or `--worker-driver`",
         });
     }
     match steps::vulkan_lacks(&Source::open(weights)?.architecture()?) {

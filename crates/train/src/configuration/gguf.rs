@@ -77,14 +77,19 @@ fn json_of(value: &Value) -> Json {
         Value::Bool(flag) => json!(flag),
         Value::Text(text) => json!(text),
         Value::Array(_, items) => items.iter().take(8).map(json_of).collect(),
-        Value::F32(value) => json!(value),
-        Value::F64(value) => json!(value),
+        Value::F32(value) => real(f64::from(*value)),
+        Value::F64(value) => real(*value),
         Value::I8(value) => json!(value),
         Value::I16(value) => json!(value),
         Value::I32(value) => json!(value),
         Value::I64(value) => json!(value),
         other => json!(other.as_u64()),
     }
+}
+
+/// As a text where it is none, which no key takes for a number.
+fn real(value: f64) -> Json {
+    if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }
 
 /// The same in the words of `config.json`.
@@ -178,13 +183,15 @@ fn decoder_traits(keys: &Keys<'_>, family: Family, has: impl Fn(&str) -> bool) -
         Family::Qwen3 => json!({"hidden_act": "silu", "attention_bias": false}),
         Family::Gemma2 => {
             let cap = |key, default| Ok(keys.positive(key)?.unwrap_or(default));
-            let mut own = gemma(keys, 46)?;
+            let window = keys.size("attention.sliding_window")?.unwrap_or(4096);
+            let mut own = gemma(keys, 46, window)?;
             own["attn_logit_softcapping"] = json!(cap("attn_logit_softcapping", 50.0)?);
             own["final_logit_softcapping"] = json!(cap("final_logit_softcapping", 30.0)?);
             own
         }
         Family::Gemma3 => {
-            let mut own = gemma(keys, 62)?;
+            let window = keys.required_size("attention.sliding_window")?;
+            let mut own = gemma(keys, 62, window)?;
             own["rope_local_base_freq"] = json!(10_000.0);
             own["sliding_window_pattern"] = json!(6);
             own
@@ -195,7 +202,7 @@ fn decoder_traits(keys: &Keys<'_>, family: Family, has: impl Fn(&str) -> bool) -
 }
 
 /// Both Gemmas; scores of the largest, which has so many layers, are scaled by another size.
-fn gemma(keys: &Keys<'_>, layers_of_largest: usize) -> Read<Json> {
+fn gemma(keys: &Keys<'_>, layers_of_largest: usize, window: usize) -> Read<Json> {
     let heads = keys.required_size("attention.head_count")?;
     let share = keys.required_size("embedding_length")? / heads.max(1);
     let scalar = match keys.required_size("block_count")? == layers_of_largest {
@@ -204,8 +211,7 @@ fn gemma(keys: &Keys<'_>, layers_of_largest: usize) -> Read<Json> {
     };
     Ok(json!({
         "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scalar,
-        "attention_bias": false,
-        "sliding_window": keys.size("attention.sliding_window")?.unwrap_or(4096),
+        "attention_bias": false, "sliding_window": window,
     }))
 }
 

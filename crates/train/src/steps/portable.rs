@@ -171,12 +171,12 @@ impl Rest<'_> {
                     rounded_head,
                 }))
             }
-            BATCH => Content::Batch(Batch {
-                tokens: self.list()?,
-                bounds: self.places()?,
-                rows: self.places()?,
-                targets: self.list()?,
-            }),
+            BATCH => {
+                let (tokens, bounds) = (self.list()?, self.places()?);
+                let (rows, targets) = (self.places()?, self.list()?);
+                let batch = Batch { tokens, bounds, rows, targets };
+                Content::Batch(Some(batch).filter(Batch::is_whole)?)
+            }
             LOSS => Content::Loss(*self.list()?.first()?),
             _ => return None,
         })
@@ -263,6 +263,8 @@ mod tests {
     fn what_never_crosses_is_refused() {
         assert!(Content::from_bytes(Content::Empty.to_bytes()).is_err());
         assert!(Content::from_bytes(Vec::new()).is_err());
+        let broken = Batch { bounds: vec![0, 5, 3], ..Batch::default() };
+        assert!(Content::from_bytes(Content::Batch(broken).to_bytes()).is_err());
         let endless = [&[VALUES][..], &u64::MAX.to_le_bytes()].concat();
         assert!(Content::from_bytes(endless).is_err());
     }

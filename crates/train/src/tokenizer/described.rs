@@ -40,9 +40,18 @@ impl Split {
         Self::ALL.into_iter().find(|split| split.pattern().is_some_and(|own| pattern == own))
     }
 
-    fn named(name: &str) -> Option<Self> {
-        let name = if name == "default" { Self::Gpt2.name() } else { name };
-        Self::ALL.into_iter().find(|split| split.name() == name)
+    /// Of the file's own name for it. Files from before there were names leave it out, and of them
+    /// only a GPT-2's is known.
+    fn of(file: &Gguf) -> Option<Self> {
+        let is_gpt2 = || {
+            let architecture = file.get("general.architecture").and_then(Value::as_text);
+            architecture == Some("gpt2")
+        };
+        match file.get("tokenizer.ggml.pre").and_then(Value::as_text) {
+            None | Some("default") => is_gpt2().then_some(Self::Gpt2),
+            Some("llama3" | "llama-v3") => Some(Self::Llama3),
+            Some(name) => Self::ALL.into_iter().find(|split| split.name() == name),
+        }
     }
 
     /// Of those that split by a pattern of their own.
@@ -82,13 +91,13 @@ impl Split {
 /// Rebuilds `tokenizer.json` from GGUF metadata.
 pub fn of_gguf(file: &Gguf) -> Result<Json> {
     let kind = file.get("tokenizer.ggml.model").and_then(Value::as_text).unwrap_or("none");
-    let split = file.get("tokenizer.ggml.pre").and_then(Value::as_text).unwrap_or("default");
     let known = match kind {
         "llama" => Some(None),
-        "gpt2" => Split::named(split).map(Some),
+        "gpt2" => Split::of(file).map(Some),
         _ => None,
     };
     let Some(split) = known else {
+        let split = file.get("tokenizer.ggml.pre").and_then(Value::as_text).unwrap_or("default");
         return refuse(format!("its kind `{kind}`, `{split}` is not known"));
     };
     let tokens = file.require_texts("tokenizer.ggml.tokens")?;
@@ -102,17 +111,19 @@ pub fn of_gguf(file: &Gguf) -> Result<Json> {
     let mut json = match split {
         Some(split) => {
             let merges = merges(file, &vocabulary)?;
-            let special = types.iter().zip(&tokens).enumerate();
-            let special = special.filter(|(_, (kind, _))| **kind == CONTROL);
-            let special = special.map(|(id, (_, token))| (id, *token));
-            byte_level_bpe(vocabulary, &merges, special, split)
+            byte_level_bpe(vocabulary, &merges, added_tokens(&tokens, &types), split)
         }
         None => sentence_piece(file, vocabulary, &tokens, &types)?,
     };
-    let has = |key: &str| matches!(file.get(key), Some(Value::Bool(true)));
+    let has = |key: &str, default: bool| match file.get(key) {
+        Some(Value::Bool(is_added)) => *is_added,
+        _ => default,
+    };
+    // What llama.cpp does where a file does not say it.
+    let begins = matches!(split, None | Some(Split::Llama3));
     let around = [
-        ("bos", has("tokenizer.ggml.add_bos_token")),
-        ("eos", has("tokenizer.ggml.add_eos_token")),
+        ("bos", has("tokenizer.ggml.add_bos_token", begins)),
+        ("eos", has("tokenizer.ggml.add_eos_token", false)),
     ];
     if around.iter().any(|&(_, is_added)| is_added) {
         json["post_processor"] = added_around(file, &tokens, around)?;
@@ -176,13 +187,12 @@ fn added_around(file: &Gguf, tokens: &[&str], around: [(&str, bool); 2]) -> Resu
 }
 
 /// A byte-level BPE in the words of `tokenizer.json`.
-pub fn byte_level_bpe<'a>(
+pub fn byte_level_bpe(
     vocabulary: Map<String, Json>,
     merges: &[&str],
-    special: impl Iterator<Item = (usize, &'a str)>,
+    added: Vec<Json>,
     split: Split,
 ) -> Json {
-    let added: Vec<Json> = special.map(|(id, content)| added(id, content, true)).collect();
     let decoder = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
                          "use_regex": true});
     // Qwen's files compose letters; Llama 3's take a word that is a token as it is.
@@ -201,7 +211,17 @@ pub fn byte_level_bpe<'a>(
     })
 }
 
-fn added(id: usize, content: &str, is_special: bool) -> Json {
+/// Tokens that are found in a text as they are: those that stand for no text, and those that users
+/// defined.
+fn added_tokens(tokens: &[&str], types: &[i32]) -> Vec<Json> {
+    let all = types.iter().zip(tokens).enumerate();
+    all.filter(|(_, (kind, _))| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED))
+        .map(|(id, (kind, token))| added(id, token, *kind != USER_DEFINED))
+        .collect()
+}
+
+/// A token that is found in a text as it is.
+pub fn added(id: usize, content: &str, is_special: bool) -> Json {
     json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
            "normalized": false, "special": is_special})
 }
@@ -225,11 +245,7 @@ fn sentence_piece(
         let count = tokens.len();
         return refuse(format!("`tokenizer.ggml.scores` is not {count} numbers, one a token"));
     };
-    let all = types.iter().zip(tokens).enumerate();
-    let added: Vec<Json> = all
-        .filter(|(_, (kind, _))| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED))
-        .map(|(id, (kind, token))| added(id, token, *kind != USER_DEFINED))
-        .collect();
+    let added = added_tokens(tokens, types);
     let unknown = types.iter().position(|kind| *kind == UNKNOWN).map(|id| tokens[id]);
     let begins_with_space =
         !matches!(file.get("tokenizer.ggml.add_space_prefix"), Some(Value::Bool(false)));

@@ -10,7 +10,7 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    uint index = gl_GlobalInvocationID.x;
+    uint index = line();
     if (index >= rows * width) return;
     uint at = index / width * 2 * width + index % width;
     float gate = up.at[at];

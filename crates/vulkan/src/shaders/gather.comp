@@ -11,7 +11,7 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    uint index = gl_GlobalInvocationID.x;
+    uint index = line();
     if (index >= count * width) return;
     result.at[index] = scale * table.at[rows.at[index / width] * width + index % width];
 }

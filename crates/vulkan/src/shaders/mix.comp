@@ -11,7 +11,7 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    uint index = gl_GlobalInvocationID.x;
+    uint index = line();
     if (index >= count) return;
     float before = keep == 0 ? 0 : keep * to.at[index];
     to.at[index] = before + (scale == 0 ? 0 : scale * from.at[index]);

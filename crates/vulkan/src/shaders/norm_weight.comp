@@ -10,7 +10,7 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    uint column = gl_GlobalInvocationID.x;
+    uint column = line();
     if (column >= width) return;
     float sum = 0;
     for (uint row = 0; row < rows; row++)

@@ -11,7 +11,7 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    uint index = gl_GlobalInvocationID.x;
+    uint index = line();
     if (index >= rows * heads * pairs) return;
     uint pair = index % pairs, head = index / pairs % heads, row = index / pairs / heads;
     uint at = row * width + head * 2 * pairs + pair, angle = positions.at[row] * pairs + pair;

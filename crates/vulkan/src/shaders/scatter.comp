@@ -11,7 +11,7 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    uint column = gl_GlobalInvocationID.x;
+    uint column = line();
     if (column >= width) return;
     for (uint i = 0; i < count; i++)
         if (rows.at[i] != left_out)

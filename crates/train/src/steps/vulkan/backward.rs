@@ -61,8 +61,9 @@ pub struct LayerBackward<'a> {
     pub scratch: &'a Scratch,
     pub rows: usize,
     pub heads: Heads,
-    pub bounds: Bounds<'a>,
-    pub rotation: Option<(Heads, (View<'a>, View<'a>))>,
+    pub bounds: Bounds,
+    /// Its angles, where it rotates.
+    pub rotation: Option<(View<'a>, View<'a>)>,
     pub sizes: Sizes,
     /// Epsilon and offset.
     pub norm: (f32, f32),
@@ -128,9 +129,9 @@ impl<'a> LayerBackward<'a> {
         let longest = self.heads.heads * self.heads.longest;
         let scores = self.view(Role::Scores, longest);
         let kept = (self.tape.qkv.view(), self.tape.probabilities.view(), scores);
-        record.attention_backward(kept, self.heads, self.bounds, (into_mixed, into_qkv));
-        if let Some((heads, table)) = self.rotation {
-            record.rotate(into_qkv, heads, table, self.view(Role::Positions, 1), -1.0);
+        record.attention_backward(kept, self.heads, &self.bounds, (into_mixed, into_qkv));
+        if let Some(table) = self.rotation {
+            record.rotate(into_qkv, self.heads, table, &self.bounds, -1.0);
         }
         let into_qkv = by(into_qkv, self.linear(QKV, hidden));
         self.learns.add(record, QKV, Matrix::rows(normed, hidden), into_qkv, through);

@@ -15,7 +15,6 @@ use crate::cpu::ends::HEAD_ROWS;
 use backward::{Gradients, LayerBackward};
 use content::{Angles, Cell, Held, Layout, State, Tape, Values};
 use het_blocks::activation::Activation;
-use het_blocks::embedding::positions;
 use het_blocks::mlp::Gate;
 use het_blocks::norm::Kind;
 use het_blocks::rotation::Table;
@@ -201,13 +200,9 @@ impl Kernels {
         let batch = batch(cells[1])?;
         let (width, rows) = (self.architecture.hidden, batch.tokens.len());
         let stream = cells[2].fresh(&self.device, Layout::Plain(rows * width))?;
-        let mut scratch = self.scratch();
-        let scratch = scratch.fit(&self.device, &[(Role::Words, rows)])?;
-        let words = scratch.view(Role::Words, rows);
-        words.set_words(&batch.tokens);
         let (table, scale) = (outer.part(EMBEDDING), self.architecture.embedding_scale);
-        let (tokens, out) = ((words, &batch.tokens[..]), (stream.buffer.view(), width));
-        self.record(|record| record.gather(table, tokens, out, scale))
+        let out = (stream.buffer.view(), width);
+        self.record(|record| record.gather(table, &batch.tokens, out, scale))
     }
 
     fn scratch(&self) -> std::sync::MutexGuard<'_, Scratch> {
@@ -231,8 +226,8 @@ impl Kernels {
             (Role::Activated, rows * mlp.feed_forward),
             (Role::Inverses, rows),
         ];
-        let scratch = scratch.fit(&self.device, &[&roles[..], &words(rows)].concat())?;
-        let bounds = scratch.bounds(&batch);
+        let scratch = scratch.fit(&self.device, &roles)?;
+        let bounds = Bounds::new(&batch.bounds);
         let normed = scratch.view(Role::Normed, rows * hidden);
         let inverses = scratch.view(Role::Inverses, rows);
         let activated = scratch.view(Role::Activated, rows * mlp.feed_forward);
@@ -240,16 +235,16 @@ impl Kernels {
         let linear = |part: usize, inputs: usize| Matrix::rows(weights.part(part), inputs);
         let (q_width, qkv, middle, up) =
             (heads.heads * heads.size, tape.qkv.view(), tape.middle.view(), tape.up.view());
-        let rotation = self.rotation(index, &angles, heads);
+        let rotation = self.rotation(index, &angles)?;
         self.record(|record| {
             record.norm(x, weights.part(ATTENTION_NORM), (normed, inverses), self.norm());
             let (input, weight) = (Matrix::rows(normed, *hidden), linear(QKV, *hidden));
             record.product(by(qkv, weight), input, weight.transpose(), REPLACE);
-            if let Some((heads, table)) = rotation {
-                record.rotate(qkv, heads, table, scratch.view(Role::Positions, rows), 1.0);
+            if let Some(table) = rotation {
+                record.rotate(qkv, heads, table, &bounds, 1.0);
             }
             let kept = (tape.probabilities.view(), tape.mixed.view());
-            record.attention(qkv, heads, bounds.starts, kept);
+            record.attention(qkv, heads, &bounds, kept);
             record.mix(middle, x, REPLACE);
             let (mixed, weight) = (Matrix::rows(kept.1, q_width), linear(OUTPUT, q_width));
             record.product(Matrix::rows(middle, *hidden), mixed, weight.transpose(), ADD);
@@ -264,16 +259,19 @@ impl Kernels {
         })
     }
 
-    /// How a layer rotates: its rope's angles, and how many positions they have.
+    /// The angles by which a layer rotates; none of one that does not.
     fn rotation<'a>(
         &self,
         index: usize,
         angles: &'a State,
-        heads: Heads,
-    ) -> Option<(Heads, (View<'a>, View<'a>))> {
-        let State::Angles(angles) = angles else { return None };
-        let own = &angles[self.architecture.layers[index].rope?];
-        Some((heads, (own.cosines.view(), own.sines.view())))
+    ) -> Result<Option<(View<'a>, View<'a>)>, String> {
+        let Some(rope) = self.architecture.layers[index].rope else { return Ok(None) };
+        match angles {
+            State::Angles(all) if rope < all.len() => {
+                Ok(Some((all[rope].cosines.view(), all[rope].sines.view())))
+            }
+            _ => Err("a handle does not hold angles".to_owned()),
+        }
     }
 
     fn fit_tape<'t>(
@@ -366,28 +364,23 @@ impl Kernels {
                 (Role::Inverses, count),
                 (Role::Logits, count * vocabulary),
                 (Role::Losses, count),
-                (Role::Words, count),
-                (Role::Targets, count),
             ],
         )?;
         let [gathered, normed, into_normed, into_gathered] =
             [Role::Gathered, Role::Normed, Role::IntoNormed, Role::IntoGathered]
                 .map(|role| scratch.view(role, count * width));
-        let [inverses, losses, words, target_words] =
-            [Role::Inverses, Role::Losses, Role::Words, Role::Targets]
-                .map(|role| scratch.view(role, count));
+        let [inverses, losses] =
+            [Role::Inverses, Role::Losses].map(|role| scratch.view(role, count));
         let logits = scratch.view(Role::Logits, count * vocabulary);
-        words.set_words(rows);
-        target_words.set_words(targets);
         let head = if outer.part(HEAD).is_empty() { EMBEDDING } else { HEAD };
         let (norm, (epsilon, offset)) = (outer.part(NORM), self.norm());
         let weight = Matrix::rows(outer.part(head), width);
         let (input, out) = (Matrix::rows(normed, width), Matrix::rows(logits, vocabulary));
         self.record(|record| {
-            record.gather(hidden, (words, rows), (gathered, width), 1.0);
+            record.gather(hidden, rows, (gathered, width), 1.0);
             record.norm(gathered, norm, (normed, inverses), (epsilon, offset));
             record.product(out, input, weight.transpose(), REPLACE);
-            record.loss(logits, (target_words, targets), losses);
+            record.loss(logits, targets, losses);
             let Some(stream) = stream else { return };
             record.product(Matrix::rows(into_normed, width), out, weight, REPLACE);
             if let Some(gradient) = gradient {
@@ -398,7 +391,7 @@ impl Kernels {
             record.clear(into_gathered);
             record.norm_backward(into_normed, gathered, (norm, inverses, offset), into_gathered);
             let table = (stream.buffer.view(), width);
-            record.scatter(into_gathered, (words, rows), table, (1.0, None));
+            record.scatter(into_gathered, rows, table, (1.0, None));
         })?;
         Ok(losses.to_vec().into_iter().map(f64::from).sum())
     }
@@ -431,15 +424,15 @@ impl Kernels {
         };
         let mut scratch = self.scratch();
         let roles = backward::roles(&self.architecture, rows, heads, learns.through(rows));
-        let scratch = scratch.fit(&self.device, &[&roles[..], &words(rows)].concat())?;
+        let scratch = scratch.fit(&self.device, &roles)?;
         let layer = LayerBackward {
             weights: &weights,
             tape,
             scratch,
             rows,
             heads,
-            bounds: scratch.bounds(&batch),
-            rotation: self.rotation(index, &angles, heads),
+            bounds: Bounds::new(&batch.bounds),
+            rotation: self.rotation(index, &angles)?,
             sizes: backward::Sizes::of(&self.architecture),
             norm: self.norm(),
             // Below the first layer's matrices nothing of an adapter learns.
@@ -458,13 +451,9 @@ impl Kernels {
         let (width, rows) = (self.architecture.hidden, batch.tokens.len());
         let stream = self.plain(cells[2], rows * width)?;
         let gradient = self.outer(cells[3])?;
-        let mut scratch = self.scratch();
-        let scratch = scratch.fit(&self.device, &[(Role::Words, rows)])?;
-        let words = scratch.view(Role::Words, rows);
-        words.set_words(&batch.tokens);
         let how = (self.architecture.embedding_scale, self.architecture.padding);
-        let (table, tokens) = ((gradient.part(EMBEDDING), width), (words, &batch.tokens[..]));
-        self.record(|record| record.scatter(stream.buffer.view(), tokens, table, how))
+        let table = (gradient.part(EMBEDDING), width);
+        self.record(|record| record.scatter(stream.buffer.view(), &batch.tokens, table, how))
     }
 }
 
@@ -473,35 +462,9 @@ fn by<'b>(out: View<'b>, weight: Matrix<'b>) -> Matrix<'b> {
     Matrix::rows(out, weight.count())
 }
 
-/// Words of a batch's rows.
-fn words(rows: usize) -> [(Role, usize); 3] {
-    [Role::Starts, Role::Ends, Role::Positions].map(|role| (role, rows))
-}
-
 fn batch(cell: &Cell) -> Result<Batch, String> {
     match &*cell.state() {
         State::Host(Content::Batch(batch)) => Ok(batch.clone()),
         _ => Err("a handle does not hold a batch".to_owned()),
-    }
-}
-
-impl Scratch {
-    /// Sets the words of a batch.
-    fn bounds(&self, batch: &Batch) -> Bounds<'_> {
-        let rows = batch.tokens.len();
-        let of_each = |end: bool| {
-            let pairs = batch.bounds.windows(2);
-            let words = pairs.flat_map(|pair| {
-                let word = if end { pair[1] } else { pair[0] };
-                std::iter::repeat_n(word as u32, pair[1] - pair[0])
-            });
-            words.collect::<Vec<u32>>()
-        };
-        let [starts, ends, places] =
-            [Role::Starts, Role::Ends, Role::Positions].map(|role| self.view(role, rows));
-        starts.set_words(&of_each(false));
-        ends.set_words(&of_each(true));
-        places.set_words(&positions(&batch.bounds));
-        Bounds { starts, ends }
     }
 }

@@ -22,11 +22,6 @@ pub enum Role {
     IntoGathered,
     Logits,
     Losses,
-    Words,
-    Targets,
-    Starts,
-    Ends,
-    Positions,
 }
 
 /// One of each, as long as it ever had to be.

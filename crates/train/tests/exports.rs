@@ -207,6 +207,13 @@ fn by_pattern(digits: &str, normalizer: Json) -> Json {
     let others = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let pattern = format!("{words}|{digits}|{others}");
     json["normalizer"] = normalizer;
+    // One that a user defined, which stands for text and is found whole.
+    let next = json["model"]["vocab"].as_object().map_or(0, Map::len);
+    let defined = json!({"id": next, "content": "<think>", "single_word": false, "lstrip": false,
+                         "rstrip": false, "normalized": false, "special": false});
+    if let Some(added) = json["added_tokens"].as_array_mut() {
+        added.push(defined);
+    }
     json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
         {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
@@ -220,6 +227,7 @@ fn every_tokenizer_comes_back_from_a_gguf() {
         "abc ab  a b",
         "It's 2026-11-30, isn't it?\n\n  yes",
         "\u{e4}\u{4e2d}\u{1f980} ab",
+        "a <think>b</think>",
         "  leading",
         "",
         "cab abcab",

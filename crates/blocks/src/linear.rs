@@ -45,6 +45,13 @@ pub enum Numbers {
     Bf16,
 }
 
+/// A weight as a factor of products: rows of its inputs.
+enum Factor<'a> {
+    F32(MatRef<'a, f32>),
+    Bf16(Operand<'a>),
+    Quantized(&'a quantized::Matrix),
+}
+
 impl Numbers {
     pub fn is_f32(&self) -> bool {
         *self == Self::F32
@@ -73,26 +80,31 @@ impl Linear<'_> {
     fn join_forward(&self, x: &[f32], out: &mut [f32], join: Join) {
         let (inputs, width) = (self.inputs, self.outputs());
         spend_product(x.len() / inputs, inputs, width, || {
-            match self.weight {
-                Weight::F32(weight) => {
-                    let (x, transposed) = (rows(x, inputs), rows(weight, inputs).transpose());
+            match self.factor() {
+                Factor::F32(weight) => {
+                    let (out, x) = (rows_mut(out, width), rows(x, inputs));
                     match join {
-                        Join::Replace => product(rows_mut(out, width), x, transposed),
-                        Join::Add => add_product(rows_mut(out, width), x, transposed, 1.0),
+                        Join::Replace => product(out, x, weight.transpose()),
+                        Join::Add => add_product(out, x, weight.transpose(), 1.0),
                     }
                 }
-                Weight::Rounding(weight) => {
-                    let weight = Operand::rows(weight, inputs);
+                Factor::Bf16(weight) => {
                     bf16::product(out, Operand::rows(x, inputs), weight.transpose(), join);
                 }
-                Weight::Bf16(matrix) => {
-                    let weight = matrix.operand();
-                    bf16::product(out, Operand::rows(x, inputs), weight.transpose(), join);
-                }
-                Weight::Quantized(matrix) => matrix.product(x, out, join),
+                Factor::Quantized(matrix) => matrix.product(x, out, join),
             }
             self.add_bias(out);
         });
+    }
+
+    /// The weight by what computes products with it.
+    fn factor(&self) -> Factor<'_> {
+        match self.weight {
+            Weight::F32(weight) => Factor::F32(rows(weight, self.inputs)),
+            Weight::Rounding(weight) => Factor::Bf16(Operand::rows(weight, self.inputs)),
+            Weight::Bf16(matrix) => Factor::Bf16(matrix.operand()),
+            Weight::Quantized(matrix) => Factor::Quantized(matrix),
+        }
     }
 
     /// `out[rows, inputs] = upstream[rows, outputs] W`, the gradient of the input.
@@ -102,16 +114,12 @@ impl Linear<'_> {
     /// With a weight in integers, which no training uses.
     pub fn backward(&self, upstream: &[f32], out: &mut [f32]) {
         let (inputs, width) = (self.inputs, self.outputs());
-        let rounded = |out: &mut [f32], weight: Operand<'_>| {
-            bf16::product(out, Operand::rows(upstream, width), weight, Join::Replace);
-        };
-        spend_product(upstream.len() / width, width, inputs, || match self.weight {
-            Weight::F32(weight) => {
-                product(rows_mut(out, inputs), rows(upstream, width), rows(weight, inputs));
+        spend_product(upstream.len() / width, width, inputs, || match self.factor() {
+            Factor::F32(weight) => product(rows_mut(out, inputs), rows(upstream, width), weight),
+            Factor::Bf16(weight) => {
+                bf16::product(out, Operand::rows(upstream, width), weight, Join::Replace);
             }
-            Weight::Rounding(weight) => rounded(out, Operand::rows(weight, inputs)),
-            Weight::Bf16(matrix) => rounded(out, matrix.operand()),
-            Weight::Quantized(_) => panic!("no gradients go through weights in integers"),
+            Factor::Quantized(_) => panic!("no gradients go through weights in integers"),
         });
     }
 

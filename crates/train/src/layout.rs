@@ -2,7 +2,7 @@
 //! what the family adds to them.
 
 use crate::architecture::{Architecture, Family};
-use crate::names::{Part, Piece, Site, Tensor};
+use crate::names::{Piece, Site, Tensor};
 use het_blocks::norm::Kind;
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ fn interleaved_heads(tensor: &Tensor, architecture: &Architecture) -> Option<usi
 fn norm_offset(tensor: &Tensor, architecture: &Architecture) -> f32 {
     let is_norm = match tensor.name.site {
         Site::Norm => true,
-        Site::Layer(_, part) => !matches!(part, Part::Qkv | Part::Output | Part::Up | Part::Down),
+        Site::Layer(_, part) => !part.is_matrix(),
         Site::Embedding | Site::Positions | Site::Head => false,
     };
     match architecture.norm.kind {

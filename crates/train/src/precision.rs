@@ -33,8 +33,8 @@ pub fn quantize_layer(
     instructions: Instructions,
 ) {
     for (pair, inputs) in matrices(layer, architecture) {
-        let weight = values(std::mem::take(&mut pair.weight), pair.rounded.take());
-        pair.rounded = rounded(&weight, inputs, format, instructions);
+        pair.rounded = rounded(&pair.values(), inputs, format, instructions);
+        pair.weight = Vec::new();
     }
 }
 
@@ -45,14 +45,6 @@ fn matrices<'a>(
 ) -> [(&'a mut Pair, usize); 4] {
     let (q_width, feed_forward) = (attention.q_width(), mlp.feed_forward);
     [(qkv, *hidden), (output, q_width), (up, *hidden), (down, feed_forward)]
-}
-
-/// A matrix in f32, whatever it is stored in.
-fn values(weight: Vec<f32>, stored: Option<Rounded>) -> Vec<f32> {
-    match stored {
-        Some(Rounded::Bf16(matrix)) => matrix.to_f32(),
-        Some(Rounded::Integers(_)) | None => weight,
-    }
 }
 
 /// Stores every matrix in bf16, and frees its f32 values.
@@ -74,16 +66,10 @@ pub fn quantized_outer(
     architecture: &Architecture,
     instructions: Instructions,
 ) -> Outer {
-    let round = |weight: &Vec<f32>, stored: &Option<Rounded>| {
-        let weight = match stored {
-            Some(_) => &values(Vec::new(), stored.clone()),
-            None => weight,
-        };
-        rounded(weight, architecture.hidden, Format::Int8, instructions)
-    };
+    let round = |weight: &[f32]| rounded(weight, architecture.hidden, Format::Int8, instructions);
     Outer {
-        rounded_embedding: round(&outer.embedding, &outer.rounded_embedding),
-        rounded_head: round(&outer.head, &outer.rounded_head),
+        rounded_embedding: round(&outer.embedding_values()),
+        rounded_head: round(&outer.head_values()),
         positions: outer.positions.clone(),
         norm: outer.norm.clone(),
         ..Outer::default()

@@ -16,6 +16,7 @@ use het_blocks::{bf16, norm, quantized};
 use rayon::prelude::*;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,6 +127,11 @@ impl Pair {
         }
     }
 
+    /// The weight in f32, whatever it is stored in; empty of one in integers.
+    pub fn values(&self) -> Cow<'_, [f32]> {
+        values(&self.weight, &self.rounded)
+    }
+
     /// As a linear layer that reads rows of `inputs`, and computes in such numbers where it is in
     /// f32.
     pub fn linear(&self, inputs: usize, numbers: Numbers) -> Linear<'_> {
@@ -143,6 +149,13 @@ impl Pair {
 
     fn bytes(&self) -> usize {
         size_of_val(&*self.weight) + size_of_val(&*self.bias) + rounded_bytes(&self.rounded)
+    }
+}
+
+fn values<'a>(weight: &'a [f32], rounded: &Option<Rounded>) -> Cow<'a, [f32]> {
+    match rounded {
+        Some(Rounded::Bf16(matrix)) => Cow::Owned(matrix.to_f32()),
+        Some(Rounded::Integers(_)) | None => Cow::Borrowed(weight),
     }
 }
 
@@ -377,6 +390,16 @@ impl Outer {
     pub fn bytes(&self) -> usize {
         let buffers: usize = self.buffers().map(|(.., values)| size_of_val(values)).sum();
         buffers + rounded_bytes(&self.rounded_embedding) + rounded_bytes(&self.rounded_head)
+    }
+
+    /// The embedding in f32, whatever it is stored in; empty of one in integers.
+    pub fn embedding_values(&self) -> Cow<'_, [f32]> {
+        values(&self.embedding, &self.rounded_embedding)
+    }
+
+    /// The same of the head.
+    pub fn head_values(&self) -> Cow<'_, [f32]> {
+        values(&self.head, &self.rounded_head)
     }
 
     /// The weight of the head: its own, or the embedding.

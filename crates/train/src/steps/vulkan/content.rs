@@ -3,10 +3,11 @@
 use super::super::content::Content;
 use crate::architecture::Architecture;
 use crate::names::Part;
-use crate::weights::{Layer, Outer, Pair, Rounded};
+use crate::weights::{Layer, Outer, Pair};
 use het_runtime::drivers::process::Portable;
 use het_vulkan::kernels::View;
 use het_vulkan::{Buffer, Device};
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parts of a layer that a device computes with, in the order in which they lie in its buffer.
@@ -130,22 +131,17 @@ impl Values {
 
     /// Copies a content to a device; none of one that is no values.
     fn of(device: &Device, content: &Content) -> Option<Result<Self, String>> {
-        let f32s = |weight: &Vec<f32>, rounded: &Option<Rounded>| match rounded {
-            Some(Rounded::Bf16(matrix)) => matrix.to_f32(),
-            Some(Rounded::Integers(_)) | None => weight.clone(),
-        };
         let (layout, parts) = match content {
-            Content::Values(values) => (Layout::Plain(values.len()), vec![values.clone()]),
+            Content::Values(values) => {
+                (Layout::Plain(values.len()), vec![Cow::Borrowed(&**values)])
+            }
             Content::Layer(layer) => {
-                let pairs = PARTS.map(|part| layer.part(part));
-                let parts = pairs.map(|pair| f32s(&pair.weight, &pair.rounded));
-                (Layout::Layer(parts.each_ref().map(Vec::len)), parts.to_vec())
+                let parts = PARTS.map(|part| layer.part(part).values());
+                (Layout::Layer(parts.each_ref().map(|part| part.len())), parts.into())
             }
             Content::Outer(outer) => {
-                let embedding = f32s(&outer.embedding, &outer.rounded_embedding);
-                let head = f32s(&outer.head, &outer.rounded_head);
-                let parts = [embedding, outer.norm.weight.clone(), head];
-                (Layout::Outer(parts.each_ref().map(Vec::len)), parts.to_vec())
+                let parts = [outer.embedding_values(), outer.norm.values(), outer.head_values()];
+                (Layout::Outer(parts.each_ref().map(|part| part.len())), parts.into())
             }
             _ => return None,
         };

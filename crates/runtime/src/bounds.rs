@@ -1,6 +1,8 @@
 //! What no schedule of the tasks that are there can beat, by the model's means and without
 //! transfers.
 
+use std::cmp::Ordering;
+
 use crate::{ClassId, TaskId, View};
 
 /// Nanoseconds.
@@ -71,49 +73,98 @@ fn critical_path(view: &View<'_>, tasks: &[(u64, TaskId)], least: &[f64]) -> f64
     onward.into_iter().fold(0.0, f64::max)
 }
 
+/// Steps by which the weights of classes near the best ones.
+const STEPS: usize = 300;
+
 /// Steps of a search along a line.
-const STEPS: usize = 60;
+const LINE_STEPS: usize = 60;
 
 /// The most of `Σ over tasks of min over classes of duration · w` over all w ≥ 0 with
-/// `Σ devices · w = 1`: concave in w, so that shifting weight between two classes at a time, each
-/// time by the golden section, only ever raises it.
+/// `Σ devices · w = 1`, which is concave in w: exponentiated gradients (Kivinen and Warmuth 1997)
+/// come near it from anywhere, and shifting weight between two classes at a time does the rest.
 fn assignment(durations: &[Vec<f64>], counts: &[f64]) -> f64 {
     let used: Vec<usize> = (0..counts.len()).filter(|class| counts[*class] > 0.0).collect();
+    let kinds = kinds(durations, &used);
     let devices: f64 = counts.iter().sum();
     let mut weights: Vec<f64> =
         counts.iter().map(|count| if *count > 0.0 { 1.0 / devices } else { 0.0 }).collect();
+    let (mut best, mut best_weights) = (0.0, weights.clone());
+    for step in 1..=STEPS {
+        let mut loads = vec![0.0; counts.len()];
+        let mut value = 0.0;
+        for (row, count) in &kinds {
+            let cost = |class: &usize| row[*class] * weights[*class];
+            let Some(class) = used.iter().min_by(|a, b| cost(a).total_cmp(&cost(b))) else { break };
+            value += count * cost(class);
+            loads[*class] += count * row[*class];
+        }
+        if value > best {
+            best = value;
+            best_weights.clone_from(&weights);
+        }
+        // The part of the whole time that each device would compute.
+        let per_device = used.iter().map(|class| loads[*class] / counts[*class]);
+        let most = per_device.fold(f64::MIN_POSITIVE, f64::max);
+        let rate = 1.0 / (step as f64).sqrt();
+        for class in &used {
+            weights[*class] *= (rate * loads[*class] / counts[*class] / most).exp();
+        }
+        let sum: f64 = used.iter().map(|class| counts[*class] * weights[*class]).sum();
+        used.iter().for_each(|class| weights[*class] /= sum);
+    }
+    along_lines(&kinds, (counts, &used), best_weights).max(best)
+}
+
+/// Rows of durations and how many tasks have each; a task that no class runs has none.
+fn kinds<'a>(durations: &'a [Vec<f64>], used: &[usize]) -> Vec<(&'a [f64], f64)> {
+    let has_class = |row: &&Vec<f64>| used.iter().any(|class| row[*class].is_finite());
+    let mut rows: Vec<&[f64]> = durations.iter().filter(has_class).map(Vec::as_slice).collect();
+    let by_place = |a: &[f64], b: &[f64]| {
+        let pairs = a.iter().zip(b).map(|(a, b)| a.total_cmp(b));
+        pairs.fold(Ordering::Equal, Ordering::then)
+    };
+    rows.sort_by(|a, b| by_place(a, b));
+    let alike = rows.chunk_by(|a, b| by_place(a, b).is_eq());
+    alike.map(|kind| (kind[0], kind.len() as f64)).collect()
+}
+
+/// The value after weight was shifted between two classes at a time, each time by the golden
+/// section.
+fn along_lines(
+    kinds: &[(&[f64], f64)],
+    (counts, used): (&[f64], &[usize]),
+    mut weights: Vec<f64>,
+) -> f64 {
     let value = |weights: &[f64]| -> f64 {
-        let cost = |row: &Vec<f64>| {
-            let costs = used.iter().map(|class| row[*class]).zip(used.iter());
-            let costs = costs.filter(|(duration, _)| duration.is_finite());
-            costs.map(|(duration, class)| duration * weights[*class]).fold(f64::INFINITY, f64::min)
+        let cost = |row: &[f64]| {
+            let costs = used.iter().map(|class| (row[*class], weights[*class]));
+            let able = costs.filter(|(duration, _)| duration.is_finite());
+            able.map(|(duration, weight)| duration * weight).fold(f64::INFINITY, f64::min)
         };
-        durations.iter().map(cost).filter(|cost| cost.is_finite()).sum()
+        kinds.iter().map(|(row, count)| count * cost(row)).sum()
     };
     let mut best = value(&weights);
-    for _ in 0..4 * used.len() {
-        for (row, a) in used.iter().copied().enumerate() {
-            for b in used[row + 1..].iter().copied() {
-                let whole = weights[a] * counts[a] + weights[b] * counts[b];
-                let shifted = |part: f64| {
-                    let mut weights = weights.clone();
-                    weights[a] = whole * part / counts[a];
-                    weights[b] = whole * (1.0 - part) / counts[b];
-                    weights
-                };
-                let (mut low, mut high) = (0.0, 1.0);
-                for _ in 0..STEPS {
-                    let (left, right) = (high - 0.618 * (high - low), low + 0.618 * (high - low));
-                    match value(&shifted(left)) < value(&shifted(right)) {
-                        true => low = left,
-                        false => high = right,
-                    }
+    for (row, a) in used.iter().copied().enumerate() {
+        for b in used[row + 1..].iter().copied() {
+            let whole = weights[a] * counts[a] + weights[b] * counts[b];
+            let shifted = |part: f64| {
+                let mut weights = weights.clone();
+                weights[a] = whole * part / counts[a];
+                weights[b] = whole * (1.0 - part) / counts[b];
+                weights
+            };
+            let (mut low, mut high) = (0.0, 1.0);
+            for _ in 0..LINE_STEPS {
+                let (left, right) = (high - 0.618 * (high - low), low + 0.618 * (high - low));
+                match value(&shifted(left)) < value(&shifted(right)) {
+                    true => low = left,
+                    false => high = right,
                 }
-                let found = shifted(f64::midpoint(low, high));
-                if value(&found) > best {
-                    best = value(&found);
-                    weights = found;
-                }
+            }
+            let found = shifted(f64::midpoint(low, high));
+            if value(&found) > best {
+                best = value(&found);
+                weights = found;
             }
         }
     }
@@ -134,5 +185,10 @@ mod tests {
         // go to the two devices of the first class.
         let durations = [vec![vec![1.0, 9.0]; 6], vec![vec![9.0, 1.0]; 6]].concat();
         assert!((assignment(&durations, &[2.0, 1.0]) - 60.0 / 11.0).abs() < 1e-3);
+        // Three classes of which each does all in proportion to its speed: no two of them alone
+        // have the weights.
+        let durations = vec![vec![8.0, 1.0, 4.0]; 67];
+        let found = assignment(&durations, &[1.0, 8.0, 1.0]);
+        assert!((found - 8.0).abs() < 0.02 && found <= 8.0 + 1e-9, "{found}");
     }
 }

@@ -84,6 +84,23 @@ fn under_noise_half_of_what_heft_loses_is_made_good() {
 }
 
 #[test]
+fn devices_that_are_much_slower_are_used_and_worth_their_part() {
+    // Eight fast ones, one of a third of their speed, and a CPU of a twelfth, each with gradients
+    // of its own, which are added up at the end.
+    let workload = Workload::training(6, 160, 10, &[12.0, 1.0, 3.0]);
+    for transfers in [Transfers::Free, Transfers::Linked] {
+        let machine = Arc::new(machine(&[1, 8, 1], transfers, Bytes(16 << 30)).expect("a machine"));
+        let found = quality(&workload, &machine, &ours(), &[EXACT]).expect("it runs");
+        let ideal = found.bounds.most() / found.schedulers[0].makespan;
+        assert!(ideal >= 0.95, "{}: {ideal:.3} of what they can do together", transfers.name());
+        let spans = workload.spans(&machine, (ours()[0].make)(), EXACT).expect("it runs");
+        for device in machine.device_ids() {
+            assert!(spans.iter().any(|span| span.device == device), "{device:?} did nothing");
+        }
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     for (workload, machine) in scenes().into_iter().step_by(5) {
         let noise = Noise { deviation: 0.3, seed: 9 };

@@ -1,6 +1,6 @@
 //! Graphs to schedule: tiled factorisations, and steps of training.
 
-use crate::drivers::dummy::{Noise, Speed, Truth};
+use crate::drivers::dummy::{Noise, Span, Speed, Truth};
 use crate::{
     Begin, Coordinator, Device, HandleId, KernelId, KernelInfo, Link, Machine, MachineError,
     Memory, MemoryId, Mode, Model, Runtime, Scheduler, Task,
@@ -277,6 +277,21 @@ impl Workload {
         Ok(runtime)
     }
 
+    /// What each device did when.
+    ///
+    /// # Errors
+    /// What the runtime refuses.
+    pub fn spans(
+        &self,
+        machine: &Arc<Machine>,
+        scheduler: Box<dyn Scheduler>,
+        noise: Noise,
+    ) -> Result<Vec<Span>, String> {
+        let mut runtime = self.submitted(machine, scheduler, noise)?;
+        runtime.wait().map_err(|error| error.to_string())?;
+        Ok(runtime.driver().spans().to_vec())
+    }
+
     /// Nanoseconds from the first task to the last.
     ///
     /// # Errors
@@ -287,10 +302,8 @@ impl Workload {
         scheduler: Box<dyn Scheduler>,
         noise: Noise,
     ) -> Result<f64, String> {
-        let mut runtime = self.submitted(machine, scheduler, noise)?;
-        runtime.wait().map_err(|error| error.to_string())?;
-        let spans = runtime.driver().spans().iter();
-        Ok(spans.map(|span| span.end).max().unwrap_or(0) as f64)
+        let spans = self.spans(machine, scheduler, noise)?;
+        Ok(spans.iter().map(|span| span.end).max().unwrap_or(0) as f64)
     }
 
     /// The makespan of a scheduler that knows beforehand what every task will take, and the bounds

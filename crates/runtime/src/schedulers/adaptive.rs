@@ -32,13 +32,23 @@ const UPCOMING: usize = 4;
 /// worth looking at again.
 const DEPARTURE: f64 = 0.15;
 
+/// Where tasks take so much longer or shorter than expected in the mean, as a part of that, a plan
+/// is no reason to let a device wait.
+const NOISE: f64 = 0.05;
+
+/// What the last task counts for in that mean.
+const NOISE_WEIGHT: f64 = 0.1;
+
+/// What a device does then while it waits for its next task may delay that by this part of the
+/// wait.
+const DELAY: f64 = 0.5;
+
 /// A task's place in the plan.
 #[derive(Debug, Clone, Copy)]
 struct Planned {
     task: TaskId,
     device: DeviceId,
     start: f64,
-    end: f64,
     rank: f64,
     priority: i32,
     /// In the order of its device.
@@ -74,6 +84,8 @@ pub struct Adaptive {
     fresh_priority: Option<i32>,
     /// Something took another time than planned.
     has_departed: bool,
+    /// By how much tasks take another time than planned, as a part of that.
+    noise: f64,
     budget: Budget,
     log: Option<Vec<Choice>>,
 }
@@ -86,6 +98,10 @@ impl Adaptive {
 
     fn slot(&self, task: TaskId) -> Option<Planned> {
         self.planned.get(task.row()).copied().flatten().filter(|planned| planned.task == task)
+    }
+
+    fn is_noisy(&self) -> bool {
+        self.noise > NOISE
     }
 
     /// Whether planning it costs little beside running it, wherever that is.
@@ -172,8 +188,7 @@ impl Adaptive {
     }
 
     /// The first of the device's order where it is ready and none is more urgent; else, of the
-    /// most urgent that are ready, the first, or one that ends before what the device waits for
-    /// is expected to begin.
+    /// most urgent that are ready, the first, or one that hardly delays what the device waits for.
     fn first_own(&mut self, view: &View<'_>, device: DeviceId) -> Option<(TaskId, &'static str)> {
         let first = self.first_planned(view, device)?;
         let (Reverse(urgent), place, task) = self.first_open(view, device)?;
@@ -185,10 +200,12 @@ impl Adaptive {
         }
         let alike = self.open[device.row()].iter().take(LOOKED_AT);
         let mut alike = alike.take_while(|open| open.0 == Reverse(urgent)).map(|open| open.2);
+        let now = view.now as f64;
+        let may_delay = if self.is_noisy() { DELAY * (first.start - now).max(0.0) } else { 0.0 };
         let fits = alike.find(|task| {
             let node = view.task(*task).filter(|_| view.is_ready(*task));
             let estimate = node.and_then(|node| view.estimate(node, device));
-            estimate.is_some_and(|estimate| view.now as f64 + estimate.mean <= first.start)
+            estimate.is_some_and(|own| now + own.mean <= first.start + may_delay)
         });
         match fits {
             Some(task) => Some((task, "fits-before")),
@@ -198,8 +215,9 @@ impl Adaptive {
         }
     }
 
-    /// A ready task of another device that ends here before it would there, the most urgent first,
-    /// and none that is less urgent than what is ready of the device's own.
+    /// A ready task of another device that ends here before it would there, by more than it delays
+    /// what this one waits for: the most urgent first, and none that is less urgent than what is
+    /// ready of the device's own.
     fn stolen(
         &mut self,
         view: &View<'_>,
@@ -207,6 +225,8 @@ impl Adaptive {
         own: Option<i32>,
     ) -> Option<(TaskId, &'static str)> {
         let mut best: Option<(i32, f64, TaskId)> = None;
+        let next = self.first_planned(view, device);
+        let next_start = next.map(|next| next.start.max(view.now as f64));
         for other in view.machine.device_ids().filter(|other| *other != device) {
             let mut at = view.free_at(other) as f64;
             let order = self.orders.get(other.row()).into_iter().flatten();
@@ -223,7 +243,9 @@ impl Adaptive {
                 }
                 let Some(available) = view.available_at(node, device) else { continue };
                 let mean = view.estimate(node, device).map_or(0.0, |estimate| estimate.mean);
-                let gain = at - (available as f64 + mean);
+                let end = available as f64 + mean;
+                let delay = next_start.map_or(0.0, |start| (end - start).max(0.0));
+                let gain = at - end - delay;
                 let is_better = best.is_none_or(|(priority, most, _)| {
                     planned.priority.cmp(&priority).then(gain.total_cmp(&most)).is_gt()
                 });
@@ -300,9 +322,9 @@ impl Scheduler for Adaptive {
             self.replan(view);
         }
         let found = self.own(view, device);
-        // A plan that still holds means it where it lets a device wait.
+        // A plan that holds means it where it lets a device wait.
         let found = match found {
-            None if self.has_departed => self.stolen(view, device, planned),
+            None if self.has_departed || self.is_noisy() => self.stolen(view, device, planned),
             found => found,
         };
         let (task, reason) = found?;
@@ -328,9 +350,10 @@ impl Scheduler for Adaptive {
     }
 
     fn ended(&mut self, view: &View<'_>, task: TaskId, _device: DeviceId, took: Nanos) {
-        if let Some(planned) = self.slot(task) {
-            let expected = planned.end - planned.start;
-            self.has_departed |= (took as f64 - expected).abs() > DEPARTURE * expected;
+        if let Some(node) = view.task(task).filter(|_| self.slot(task).is_some()) {
+            let departure = (took as f64 - node.expected).abs() / node.expected.max(1.0);
+            self.has_departed |= departure > DEPARTURE;
+            self.noise += NOISE_WEIGHT * (departure.min(1.0) - self.noise);
             self.planned[task.row()] = None;
         }
         if let (Some(log), Some(node)) = (&mut self.log, view.task(task)) {

@@ -169,11 +169,10 @@ impl Adaptive {
                 false => problem.committed[place],
             };
             let planned = match committed {
-                Some((device, start, end)) => Planned {
+                Some((device, start, _)) => Planned {
                     task: *id,
                     device: DeviceId(device),
                     start,
-                    end,
                     rank: 0.0,
                     priority: problem.priorities[place],
                     place: 0,
@@ -191,7 +190,7 @@ impl Adaptive {
 
     fn take_plan(&mut self, view: &View<'_>, problem: &Problem<'_>, best: &Ranked) {
         let orders = plan::by_device(problem, &best.plan);
-        let Plan { devices, starts, ends, .. } = &best.plan;
+        let Plan { devices, starts, .. } = &best.plan;
         self.planned.clear();
         self.planned.resize(view.graph.rows(), None);
         for (place, task) in problem.ids.iter().copied().enumerate() {
@@ -199,7 +198,6 @@ impl Adaptive {
                 task,
                 device: DeviceId(devices[place]),
                 start: starts[place],
-                end: ends[place],
                 rank: best.ranks[place],
                 priority: problem.priorities[place],
                 place: 0,

@@ -23,6 +23,7 @@ mod machine;
 pub mod measure;
 mod model;
 mod queue;
+mod reduction;
 mod runtime;
 mod scheduler;
 pub mod schedulers;
@@ -41,6 +42,7 @@ pub use machine::{
     Reservations,
 };
 pub use model::{CALIBRATED, Estimate, Model, ModelError, Prior, SizeClass, size_class};
+pub use reduction::{Addition, Reduction, ReductionShape};
 pub use runtime::{Begin, RunError, Runtime};
 pub use scheduler::{Candidate, Choice, Scheduler, Stream, View};
 pub use timeline::{Idle, Piece, StreamId, Timeline, Track, Work};

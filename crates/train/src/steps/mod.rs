@@ -43,6 +43,7 @@ use het_runtime::{ClassId, HandleId, Mode};
 use kernels::{Kernel, Kernels, Learns};
 use replica::{Replica, Shared};
 use shares::Shares;
+use std::ops::Range;
 use std::sync::Arc;
 use tasks::{LostWorker, Place, Tasks, Urgency};
 use validation::Validation;
@@ -329,14 +330,36 @@ impl Executor {
         if self.replicas.len() == 1 {
             self.add_part(0, batch)?;
         } else {
-            for (row, part) in self.shares.cut(batch).into_iter().enumerate() {
-                if !part.is_empty() {
-                    self.add_part(row, &batch.part(part))?;
-                }
+            let mut from = 0;
+            if let Some(trial) = self.shares.trial(batch) {
+                from = trial.len();
+                self.add_parts(batch, trial)?;
+                self.tasks.wait()?;
+                self.measure();
             }
+            self.add_parts(batch, self.shares.cut(batch, from))?;
         }
         self.tasks.flush();
         Ok(())
+    }
+
+    fn add_parts(&mut self, batch: &Batch, parts: Vec<Range<usize>>) -> Result<()> {
+        for (row, part) in parts.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
+            self.add_part(row, &batch.part(part))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the shares what each replica did of the step so far. Returns that.
+    fn measure(&mut self) -> Vec<(usize, f64)> {
+        let replicas = self.replicas.iter().zip(&self.step.began);
+        let step = replicas.map(|(own, began)| {
+            let (_, seconds) = self.tasks.device(own.place.class);
+            (own.tokens, seconds - began)
+        });
+        let step: Vec<_> = step.collect();
+        self.shares.measured(&step);
+        step
     }
 
     fn add_part(&mut self, row: usize, batch: &Batch) -> Result<()> {
@@ -362,9 +385,20 @@ impl Executor {
             return Ok(());
         }
         let Self { tasks, replicas, .. } = self;
-        if let Some((first, others)) = replicas.split_first() {
-            let others = others.iter().filter(|other| other.tokens > 0);
-            others.into_iter().try_for_each(|other| first.add(tasks, other))?;
+        let takes_part = |own: &&Replica| own.place.class.row() == 0 || own.tokens > 0;
+        let classes = replicas.iter().filter(takes_part).map(|own| own.place.class);
+        let sums: Vec<Vec<HandleId>> = replicas.iter().map(|own| own.sums().collect()).collect();
+        let order = tasks.reduction(&classes.collect::<Vec<_>>(), &sums[0]);
+        let row_of = |class| replicas.iter().position(|own| own.place.class == class);
+        let order = order.into_iter().filter_map(|(into, from)| row_of(into).zip(row_of(from)));
+        let order: Vec<(usize, usize)> = order.collect();
+        // One sum after the other, so that links carry the next one while it is added.
+        let count = sums[0].len();
+        for sum in 0..count {
+            for (into, from) in order.iter().copied() {
+                let pair = (sums[into][sum], sums[from][sum]);
+                replicas[into].add(tasks, pair, count - 1 - sum)?;
+            }
         }
         // Nothing that learns is changed before all of it is there: it would be lost with a worker.
         tasks.wait()
@@ -458,17 +492,14 @@ impl Executor {
         if self.replicas.len() == 1 {
             return Ok(());
         }
-        let mut step = Vec::new();
-        for (replica, began) in self.replicas.iter().zip(&self.step.began) {
-            let (name, seconds) = self.tasks.device(replica.place.class);
-            let seconds = seconds - began;
-            step.push((replica.tokens, seconds));
-            if let Some(work) = self.work.iter_mut().find(|work| work.device == name) {
-                work.tokens += replica.tokens as u64;
+        let step = self.measure();
+        for (replica, (tokens, seconds)) in self.replicas.iter().zip(step) {
+            let own = self.work.iter_mut().find(|work| work.device == replica.name);
+            if let Some(work) = own {
+                work.tokens += tokens as u64;
                 work.seconds += seconds;
             }
         }
-        self.shares.measured(&step);
         Ok(())
     }
 
@@ -775,11 +806,11 @@ pub fn serve(
 ) -> Result<()> {
     let learns =
         adapter.map_or(Learns::All(numbers), |own| Learns::Adapter(own.with_values(Vec::new())));
-    let names = Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
     let own = driver.name();
     let served = match driver {
         WorkerDriver::Cpu => {
             let kernels = Arc::new(Kernels::new(architecture, learns));
+            let names = Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
             process::serve(connection, (own, own, u64::MAX), names.zip(kernels.code()).collect())
         }
         WorkerDriver::Vulkan(number) => {
@@ -789,6 +820,8 @@ pub fn serve(
             };
             let device = het_vulkan::Device::open(number).map_err(failed)?;
             let kernels = Arc::new(vulkan::Kernels::new(device, architecture, learns));
+            let computed = Kernel::ALL.into_iter().filter(|(kernel, _)| vulkan::computes(*kernel));
+            let names = computed.map(|(_, name)| name.to_owned());
             process::serve(connection, (own, own, u64::MAX), names.zip(kernels.code()).collect())
         }
     };

@@ -193,16 +193,25 @@ impl Replica {
         tasks.submit(self.place, (Kernel::EmbeddingBackward, 0), own)
     }
 
-    /// Submits what adds the sums of another replica to its own, last layer first: its gradient is
-    /// the first that is there.
-    pub fn add(&self, tasks: &mut Tasks, other: &Self) -> Result<()> {
-        let sums = self.gradients.iter().zip(&other.gradients).rev();
-        for (own, other) in sums.chain([(&self.loss, &other.loss)]) {
-            let accesses = [(*own, ReadWrite), (*other, Read)];
-            let place = Place { urgency: Urgency::Urgent, ..self.place };
-            tasks.submit(place, (Kernel::Add, 0), accesses)?;
-        }
-        Ok(())
+    /// What its batches of the step add up to: gradients, last layer first, which is the first that
+    /// is there, and the loss.
+    pub fn sums(&self) -> impl Iterator<Item = HandleId> {
+        (0..=self.gradients.len()).map(|row| match self.gradients.len().checked_sub(row + 1) {
+            Some(layer) => self.gradients[layer],
+            None => self.loss,
+        })
+    }
+
+    /// Submits what adds a sum of another replica to its own; `left` are those behind it.
+    pub fn add(
+        &self,
+        tasks: &mut Tasks,
+        (own, other): (HandleId, HandleId),
+        left: usize,
+    ) -> Result<()> {
+        let sooner = u16::try_from(left).unwrap_or(u16::MAX);
+        let place = Place { urgency: Urgency::Urgent(sooner), ..self.place };
+        tasks.submit(place, (Kernel::Add, 0), [(own, ReadWrite), (other, Read)])
     }
 
     /// Frees what only steps need.

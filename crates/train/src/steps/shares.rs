@@ -10,6 +10,9 @@ const WEIGHT: f64 = 0.5;
 /// part in so many of the time that it did nothing: it may be faster by now.
 const TRIED: f64 = 50.0;
 
+/// Sequences for each replica that a batch has to have to begin with a trial.
+const TRIAL_PARTS: usize = 3;
+
 /// Halvings of the range that a step's time is looked for in.
 const HALVINGS: usize = 50;
 
@@ -64,23 +67,29 @@ impl Shares {
         self.replicas.remove(replica);
     }
 
-    /// The sequences of a batch for each replica, one behind the other, such that the last one is
-    /// done as early as can be. One that was never measured is taken for as fast as the others are
-    /// in the mean.
-    pub fn cut(&self, batch: &Batch) -> Vec<Range<usize>> {
-        let known = self.replicas.iter().filter_map(|own| own.speed);
-        let (sum, count) = known.fold((0.0, 0), |(sum, count), speed| (sum + speed, count + 1));
-        let mean = if count > 0 { sum / f64::from(count) } else { 1.0 };
+    /// One sequence of a batch for each replica, to measure them by, where none was measured and
+    /// that leaves most of the batch.
+    pub fn trial(&self, batch: &Batch) -> Option<Vec<Range<usize>>> {
+        let count = self.replicas.len();
+        let is_new = self.replicas.iter().all(|own| own.speed.is_none());
+        (is_new && batch.sequences() >= TRIAL_PARTS * count)
+            .then(|| (0..count).map(|row| row..row + 1).collect())
+    }
+
+    /// The sequences of a batch from this one on for each replica, one behind the other, such that
+    /// the last one is done as early as can be. Where none was measured all are taken for alike;
+    /// one that was never measured beside others that were gets one sequence.
+    pub fn cut(&self, batch: &Batch, mut from: usize) -> Vec<Range<usize>> {
+        let is_measured = self.replicas.iter().any(|own| own.speed.is_some());
+        let unknown = if is_measured { 0.0 } else { 1.0 };
         let mut speeds: Vec<f64> =
-            self.replicas.iter().map(|own| own.speed.unwrap_or(mean)).collect();
-        let tried = self.tried(batch);
-        let from = match tried {
-            Some(replica) => {
-                speeds[replica] = 0.0;
-                1
-            }
-            None => 0,
-        };
+            self.replicas.iter().map(|own| own.speed.unwrap_or(unknown)).collect();
+        let tried = self.tried(batch).filter(|_| from < batch.sequences());
+        let first = from..from + 1;
+        if let Some(replica) = tried {
+            speeds[replica] = 0.0;
+            from += 1;
+        }
         let moving = speeds.iter().copied().filter(|speed| *speed > 0.0);
         let slowest = moving.fold(f64::INFINITY, f64::min);
         let (mut short, mut long) = (0.0, batch.tokens.len() as f64 / slowest);
@@ -98,7 +107,7 @@ impl Shares {
             [all].into_iter().chain(others).collect()
         });
         if let Some(replica) = tried {
-            ranges[replica] = 0..from;
+            ranges[replica] = first;
         }
         ranges
     }
@@ -106,8 +115,9 @@ impl Shares {
     /// The replica that gets the first sequence, whatever comes of it.
     fn tried(&self, batch: &Batch) -> Option<usize> {
         let tokens = *batch.bounds.get(1)? as f64;
+        let is_measured = self.replicas.iter().any(|own| own.speed.is_some());
         self.replicas.iter().position(|Measured { speed, unused }| {
-            speed.is_some_and(|speed| *unused >= TRIED * tokens / speed)
+            speed.map_or(is_measured, |speed| *unused >= TRIED * tokens / speed)
         })
     }
 }
@@ -156,11 +166,27 @@ mod tests {
     #[test]
     fn shares_follow_speeds() {
         let even = batch(&[10; 16]);
-        assert_eq!(Shares::new(2).cut(&even), [0..8, 8..16]);
-        assert_eq!(shares(&[3.0, 1.0]).cut(&even), [0..12, 12..16]);
-        assert_eq!(shares(&[1.0, 3.0]).cut(&even), [0..4, 4..16]);
+        assert_eq!(Shares::new(2).cut(&even, 0), [0..8, 8..16]);
+        assert_eq!(shares(&[3.0, 1.0]).cut(&even, 0), [0..12, 12..16]);
+        assert_eq!(shares(&[1.0, 3.0]).cut(&even, 0), [0..4, 4..16]);
         // Nobody waits for one that would take longer with a single sequence.
-        assert_eq!(shares(&[100.0, 1.0]).cut(&even), [0..16, 16..16]);
+        assert_eq!(shares(&[100.0, 1.0]).cut(&even, 0), [0..16, 16..16]);
+    }
+
+    #[test]
+    fn replicas_that_nobody_knows_are_measured_first() {
+        let even = batch(&[10; 16]);
+        let mut shares = Shares::new(2);
+        assert_eq!(shares.trial(&even), Some(vec![0..1, 1..2]));
+        assert_eq!(shares.trial(&batch(&[10; 5])), None, "a trial would be much of it");
+        shares.measured(&[(10, 1.0), (10, 6.0)]);
+        assert_eq!(shares.trial(&even), None);
+        assert_eq!(shares.cut(&even, 2), [2..14, 14..16]);
+        // One that came later has one sequence, until it is measured.
+        shares.add();
+        assert_eq!(shares.cut(&even, 0)[2], 0..1);
+        shares.measured(&[(70, 7.0), (10, 6.0), (10, 1.0)]);
+        assert!(shares.cut(&even, 0)[2].len() > 5);
     }
 
     #[test]
@@ -169,7 +195,7 @@ mod tests {
         for _ in 0..4 {
             shares.measured(&[(10, 10.0), (10, 40.0)]);
         }
-        let cut = shares.cut(&batch(&[10; 20]));
+        let cut = shares.cut(&batch(&[10; 20]), 0);
         assert!(cut[0].len() >= 15, "{cut:?}");
     }
 
@@ -179,14 +205,14 @@ mod tests {
         let even = batch(&[10; 16]);
         let mut steps = 0;
         // A step takes 1.6 s, and a sequence on the slow one 10 s.
-        while shares.cut(&even) == [0..16, 16..16] {
+        while shares.cut(&even, 0) == [0..16, 16..16] {
             shares.measured(&[(160, 1.6), (0, 0.0)]);
             steps += 1;
         }
         assert_eq!(steps, 313, "a fiftieth of 313 steps are 10 s");
-        assert_eq!(shares.cut(&even), [1..16, 0..1]);
+        assert_eq!(shares.cut(&even, 0), [1..16, 0..1]);
         shares.measured(&[(150, 1.5), (10, 0.1)]);
-        let cut = shares.cut(&even);
+        let cut = shares.cut(&even, 0);
         assert!(cut[1].len() >= 4, "it is faster than it was: {cut:?}");
     }
 
@@ -199,7 +225,7 @@ mod tests {
             speeds in prop::collection::vec(0.1_f64..10.0, 2),
         ) {
             let batch = batch(&lengths);
-            let cut = shares(&speeds).cut(&batch);
+            let cut = shares(&speeds).cut(&batch, 0);
             prop_assert_eq!(cut[0].end, cut[1].start);
             prop_assert_eq!((cut[0].start, cut[1].end), (0, lengths.len()));
             let time = |at: usize| {

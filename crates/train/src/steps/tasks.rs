@@ -3,6 +3,7 @@
 
 use super::content::Content;
 use super::kernels::{Kernel, Kernels};
+use super::vulkan;
 use crate::drivers::CPU;
 use crate::error::{Error, Result};
 use het_core::Bytes;
@@ -10,7 +11,8 @@ use het_runtime::drivers::cpu;
 use het_runtime::drivers::process::{Limits, Peer, Process};
 use het_runtime::{
     BACKGROUND, Begin, Cause, ClassId, Coordinator, Device, HandleId, KernelInfo, KernelTime, Link,
-    Loss, Machine, Memory, MemoryId, Mode, Model, RunError, Runtime, Task, schedulers::SCHEDULERS,
+    Loss, Machine, Memory, MemoryId, Mode, Model, Reduction, RunError, Runtime, Task,
+    schedulers::SCHEDULERS,
 };
 use std::fmt::Display;
 use std::sync::Arc;
@@ -21,6 +23,9 @@ const HOST: MemoryId = MemoryId(0);
 /// What a worker's socket is taken for until it is measured: copies wait for each other by it.
 const BYTES_PER_S: f64 = 1e9;
 const LATENCY_NS: u64 = 50_000;
+
+/// What a device's memory is taken for where sums are added: two are read and one is written.
+const MEMORY_BYTES_PER_NS: f64 = 10.0;
 
 #[derive(Debug)]
 pub(super) struct Tasks {
@@ -37,17 +42,27 @@ pub(super) struct Place {
     pub urgency: Urgency,
 }
 
-/// The priority of a task.
+/// What a task is before and behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
 pub(super) enum Urgency {
     /// Where the device has nothing else to do; no step waits for it.
-    Background = BACKGROUND,
+    Background,
     /// Where nothing usual is ready.
-    Low = -1,
-    Usual = 0,
-    /// Before all else.
-    Urgent = 1,
+    Low,
+    Usual,
+    /// Before all of those, the greater the sooner.
+    Urgent(u16),
+}
+
+impl Urgency {
+    fn priority(self) -> i32 {
+        match self {
+            Self::Background => BACKGROUND,
+            Self::Low => -1,
+            Self::Usual => 0,
+            Self::Urgent(sooner) => 1 + i32::from(sooner),
+        }
+    }
 }
 
 impl Place {
@@ -116,8 +131,17 @@ impl Tasks {
     pub fn new(kernels: &Arc<Kernels>, workers: Vec<Peer>) -> Result<Self> {
         let machine = Arc::new(machine(&workers)?);
         let names = || Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
-        let infos: Vec<KernelInfo> =
-            names().map(|name| KernelInfo { name, classes: Vec::new() }).collect();
+        let has = |class: &str, kernel| class == CPU || vulkan::computes(kernel);
+        let of_workers = |kernel| {
+            let able = workers.iter().zip(&machine.classes()[1..]);
+            let able = able.filter(move |(own, _)| has(&own.offer().class, kernel));
+            able.map(|(_, class)| class.clone())
+        };
+        let info = |(kernel, name): (Kernel, &str)| {
+            let own = machine.classes().first().cloned().into_iter();
+            KernelInfo { name: name.to_owned(), classes: own.chain(of_workers(kernel)).collect() }
+        };
+        let infos: Vec<KernelInfo> = Kernel::ALL.into_iter().map(info).collect();
         let model = Model::new(names().collect(), machine.classes().to_vec());
         let workers = (1..).map(MemoryId).zip(workers).collect();
         let code = (&infos[..], kernels.code());
@@ -126,6 +150,25 @@ impl Tasks {
         let coordinator = Coordinator::new(machine, infos, model, scheduler);
         let runtime = Runtime::new(coordinator, driver, Begin::WhenFlushed);
         Ok(Self { runtime, lost: Vec::new(), failed: None })
+    }
+
+    /// Which class takes in the sums of which other one, such that the first has all of them
+    /// soonest. All have sums as large as these handles.
+    pub fn reduction(&self, classes: &[ClassId], sums: &[HandleId]) -> Vec<(ClassId, ClassId)> {
+        let coordinator = self.runtime.coordinator();
+        let sums: Vec<u64> = sums.iter().map(|sum| coordinator.data().bytes(*sum)).collect();
+        let memories: Vec<MemoryId> = classes.iter().map(|class| MemoryId(class.0)).collect();
+        let infos = coordinator.kernels();
+        let add = |memory: MemoryId, bytes: u64| {
+            let class = &coordinator.machine().classes()[memory.row()];
+            match infos[Kernel::Add as usize].classes.contains(class) {
+                true => 3.0 * bytes as f64 / MEMORY_BYTES_PER_NS,
+                false => f64::INFINITY,
+            }
+        };
+        let planned = Reduction::plan(coordinator.machine(), &memories, &sums, add);
+        let additions = planned.additions.into_iter();
+        additions.map(|own| (ClassId(own.into.0), ClassId(own.from.0))).collect()
     }
 
     /// The classes of this process's device, and of each worker's.
@@ -178,7 +221,7 @@ impl Tasks {
         accesses: impl IntoIterator<Item = (HandleId, Mode)>,
     ) -> Result<()> {
         let task = Task::new(kernel.id(), accesses).parameter(parameter as u64).class(class);
-        let submitted = self.runtime.submit(task.priority(urgency as i32)).map(|_| ());
+        let submitted = self.runtime.submit(task.priority(urgency.priority())).map(|_| ());
         submitted.or_else(|error| self.refused(error))
     }
 

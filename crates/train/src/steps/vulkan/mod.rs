@@ -57,6 +57,12 @@ pub fn lacks(architecture: &Architecture) -> Option<&'static str> {
     all.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
 }
 
+/// Whether there are shaders for it: what learns is added up and updated elsewhere.
+pub fn computes(kernel: Kernel) -> bool {
+    use Kernel::{Add, Norm, QuantizeEnds, QuantizeLayer, Update};
+    !matches!(kernel, QuantizeLayer | QuantizeEnds | Add | Norm | Update)
+}
+
 /// What kernels share.
 pub struct Kernels {
     device: Device,
@@ -70,13 +76,13 @@ impl Kernels {
         Self { device, architecture, learns, scratch: Mutex::default() }
     }
 
-    /// The code of all kernels, in the order of their ids.
+    /// The code of all kernels that there are, in the order of their ids.
     pub fn code(self: &Arc<Self>) -> Vec<Code<Cell>> {
         let code = |(kernel, name): (Kernel, &'static str)| -> Code<Cell> {
             let kernels = Arc::clone(self);
             Box::new(move |arguments| kernels.run((kernel, name), arguments))
         };
-        Kernel::ALL.into_iter().map(code).collect()
+        Kernel::ALL.into_iter().filter(|(kernel, _)| computes(*kernel)).map(code).collect()
     }
 
     fn run(&self, (kernel, name): (Kernel, &str), arguments: &Arguments<'_, Cell>) -> Outcome {

@@ -1,0 +1,81 @@
+//! Reductions as tasks on devices of virtual time: what is planned is what it takes.
+
+use std::sync::Arc;
+
+use het_core::Bytes;
+use het_runtime::drivers::dummy::{Dummy, Noise, Speed, Truth};
+use het_runtime::schedulers::SCHEDULERS;
+use het_runtime::{
+    Addition, Begin, ClassId, Coordinator, Device, HandleId, KernelId, KernelInfo, Link, Machine,
+    Memory, MemoryId, Mode, Model, Reduction, ReductionShape, Runtime, Task,
+};
+
+/// Of adding so many bytes, which reads two and writes one at 10 GB/s.
+const NANOS_PER_BYTE: f64 = 0.3;
+
+/// Two nodes of four devices, 20 GB/s within a node and 1 GB/s between them.
+fn two_nodes() -> Arc<Machine> {
+    const EACH: usize = 4;
+    let device = |row: usize| Device {
+        name: format!("d{row}"),
+        class: format!("d{row}"),
+        memory: MemoryId(row as u16),
+        wake: 0,
+    };
+    let memory = |row: usize| Memory { name: format!("m{row}"), capacity: Bytes(u64::MAX) };
+    let rows = || 0..2 * EACH;
+    let within = rows().flat_map(|row| Link::both(row, 2 * EACH + row / EACH, 20e9, 1_000));
+    let links = within.chain(Link::both(2 * EACH, 2 * EACH + 1, 1e9, 10_000)).collect();
+    let machine =
+        Machine::new(rows().map(device).collect(), rows().map(memory).collect(), 2, links);
+    Arc::new(machine.expect("a machine"))
+}
+
+/// Nanoseconds until the first memory has all sums.
+fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
+    let kernels = vec![KernelInfo { name: "add".to_owned(), classes: Vec::new() }];
+    let classes = machine.classes().len();
+    // All sums are alike.
+    let nanos = NANOS_PER_BYTE * sums[0] as f64;
+    let model = Model::new(vec!["add".to_owned()], machine.classes().to_vec())
+        .with_prior(Box::new(move |_, _, _| Some(nanos)));
+    let scheduler = (SCHEDULERS[0].make)();
+    let coordinator = Coordinator::new(Arc::clone(machine), kernels, model, scheduler);
+    let speed = Speed { nanos, nanos_per_byte: 0.0 };
+    let truth = Truth { speeds: vec![vec![Some(speed); classes]], noise: Noise::default() };
+    let dummy = Dummy::new(Arc::clone(machine), truth);
+    let mut runtime = Runtime::new(coordinator, dummy, Begin::WhenFlushed);
+    let own = |memory, runtime: &mut Runtime<Dummy>| -> Vec<HandleId> {
+        sums.iter().map(|sum| runtime.register(*sum, Some(memory)).expect("room")).collect()
+    };
+    let held: Vec<Vec<HandleId>> =
+        machine.memory_ids().map(|memory| own(memory, &mut runtime)).collect();
+    for row in 0..sums.len() {
+        for Addition { into, from } in additions {
+            let (sum, more) = (held[into.row()][row], held[from.row()][row]);
+            let accesses = [(sum, Mode::ReadWrite), (more, Mode::Read)];
+            let task = Task::new(KernelId(0), accesses).class(ClassId(into.0));
+            let task = task.priority((sums.len() - row) as i32);
+            runtime.submit(task).expect("a task");
+        }
+    }
+    runtime.wait().expect("all run");
+    runtime.driver().spans().iter().map(|span| span.end).max().unwrap_or(0) as f64
+}
+
+#[test]
+fn gradients_of_two_nodes_cross_between_them_once() {
+    let machine = two_nodes();
+    let memories: Vec<MemoryId> = machine.memory_ids().collect();
+    let sums = [32 << 20; 12];
+    let add = |_, bytes: u64| NANOS_PER_BYTE * bytes as f64;
+    let planned = Reduction::plan(&machine, &memories, &sums, add);
+    assert_ne!(planned.shape, ReductionShape::Star);
+    let took = run(&machine, &planned.additions, &sums);
+    let apart = (took / planned.nanos - 1.0).abs();
+    assert!(apart < 0.1, "{took} ns, and {} were planned", planned.nanos);
+    let star: Vec<Addition> =
+        memories[1..].iter().map(|from| Addition { into: memories[0], from: *from }).collect();
+    let star = run(&machine, &star, &sums);
+    assert!(took < 0.4 * star, "{took} ns, and {star} by a star");
+}

@@ -393,11 +393,10 @@ impl Executor {
         let order = order.into_iter().filter_map(|(into, from)| row_of(into).zip(row_of(from)));
         let order: Vec<(usize, usize)> = order.collect();
         // One sum after the other, so that links carry the next one while it is added.
-        let count = sums[0].len();
-        for sum in 0..count {
+        for left in (0..sums[0].len()).rev() {
             for (into, from) in order.iter().copied() {
-                let pair = (sums[into][sum], sums[from][sum]);
-                replicas[into].add(tasks, pair, count - 1 - sum)?;
+                let of = |own: &[HandleId]| own[own.len() - 1 - left];
+                replicas[into].add(tasks, (of(&sums[into]), of(&sums[from])), left)?;
             }
         }
         // Nothing that learns is changed before all of it is there: it would be lost with a worker.

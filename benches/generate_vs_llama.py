@@ -30,14 +30,15 @@ TEXT = "The scheduler places a job where it ends first. " * 40
 
 
 def ours(trainer: str, model: str, text: str, threads: int) -> tuple[str, float]:
-    """The fastest instructions for 4 bits, and their rate."""
+    """The instructions that het-train takes here for 4 bits, and their rate."""
     command = [trainer, "bench-inference", "--weights", model, "--input", text]
-    command += ["--tokens", "64", "--seq", "64", "--repeats", "1"]
+    command += ["--tokens", "64", "--seq", "64", "--repeats", "1", "--new-max", "128"]
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads))
     found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     rows = [json.loads(line) for line in found.stdout.splitlines()]
-    best = max((row["generate_tokens_per_s"], row["detail"]) for row in rows if row["precision"] == "int4")
-    return best[1], best[0]
+    # The last are the best that the processor has.
+    own = [row for row in rows if row["precision"] == "int4"][-1]
+    return own["detail"], own["generate_tokens_per_s"]
 
 
 def theirs(bench: str, model: str, threads: int) -> float:

@@ -199,6 +199,14 @@ impl Machine {
         links.map(|link| *link as usize)
     }
 
+    /// Whether links lead from one memory to another without a third that would have to hand on
+    /// what is copied.
+    pub fn is_direct(&self, from: MemoryId, to: MemoryId) -> bool {
+        let Some(route) = self.route(from, to) else { return from == to };
+        let between = route.links.iter().rev().skip(1);
+        between.into_iter().all(|link| self.links[*link as usize].to >= self.memories.len())
+    }
+
     /// How long so many bytes occupy one link.
     pub fn link_time(&self, link: usize, bytes: u64) -> Nanos {
         self.links.get(link).map_or(0, |link| nanos(bytes, link.bytes_per_s))

@@ -3,9 +3,9 @@
 //!
 //! Three shapes are tried on the link graph, and the one that ends first is taken. In a *star* the
 //! first memory takes in all others. In a *tree* near memories become one first, all pairs at a
-//! time, until one is left. In a *ring* each takes in its neighbour's, from the far end to the
-//! first; of many sums all links carry one at a time (Patarasuk and Yuan 2009, "Bandwidth optimal
-//! all-reduce algorithms for clusters of workstations"), and what comes back does so as it is read.
+//! time, until one is left. In a *chain* each takes in its neighbour's, from the far end to the
+//! first: of many sums every link carries one at a time, as in the first half of a ring. A copy
+//! that a third memory would have to hand on is in none but the star.
 
 use crate::{Machine, MemoryId};
 
@@ -20,7 +20,7 @@ pub struct Addition {
 pub enum ReductionShape {
     Star,
     Tree,
-    Ring,
+    Chain,
 }
 
 /// An order of additions after which the first memory has the whole sum.
@@ -45,17 +45,22 @@ impl Reduction {
             return Self { shape: ReductionShape::Star, additions: Vec::new(), nanos: 0.0 };
         };
         let bytes = sums.iter().copied().max().unwrap_or(0);
-        let distance = |a: MemoryId, b: MemoryId| {
-            machine.transfer_time(a, b, bytes).map_or(f64::INFINITY, |nanos| nanos as f64)
+        let distance = |a: MemoryId, b: MemoryId| match machine.is_direct(a, b) {
+            true => machine.transfer_time(a, b, bytes).map_or(f64::INFINITY, |nanos| nanos as f64),
+            false => f64::INFINITY,
         };
         let can_add = |memory: MemoryId| add(memory, bytes).is_finite();
         let all = [
             (ReductionShape::Star, star(*root, others)),
             (ReductionShape::Tree, tree(memories, distance, can_add)),
-            (ReductionShape::Ring, ring(*root, others, distance)),
+            (ReductionShape::Chain, chain(*root, others, distance)),
         ];
         let timed = all.into_iter().map(|(shape, additions)| {
-            let nanos = makespan(machine, &additions, sums, &add);
+            let is_relayed = |own: &Addition| !machine.is_direct(own.from, own.into);
+            let nanos = match shape != ReductionShape::Star && additions.iter().any(is_relayed) {
+                true => f64::INFINITY,
+                false => makespan(machine, &additions, sums, &add),
+            };
             Self { shape, additions, nanos }
         });
         let best = timed.min_by(|a, b| a.nanos.total_cmp(&b.nanos));
@@ -102,7 +107,7 @@ fn tree(
 }
 
 /// From each the nearest that is left is next; the last one begins.
-fn ring(
+fn chain(
     root: MemoryId,
     others: &[MemoryId],
     distance: impl Fn(MemoryId, MemoryId) -> f64,
@@ -206,17 +211,38 @@ mod tests {
         let (machine, memories) = nodes(1, 2, 10e9, 1e9);
         let planned = Reduction::plan(&machine, &memories, &[1 << 20], add);
         assert_eq!(planned.shape, ReductionShape::Star);
-        // One sum: a ring would hand it on fifteen times.
+        // One sum: a chain would hand it on fifteen times.
         let (machine, memories) = nodes(1, 16, 10e9, 1e9);
         let planned = Reduction::plan(&machine, &memories, &[1 << 20], add);
         assert_eq!(planned.shape, ReductionShape::Tree);
     }
 
     #[test]
-    fn many_sums_go_around_a_ring() {
+    fn many_sums_go_down_a_chain() {
         let (machine, memories) = nodes(1, 8, 2e9, 1e9);
         let planned = Reduction::plan(&machine, &memories, &[32 << 20; 30], add);
-        assert_eq!(planned.shape, ReductionShape::Ring);
+        assert_eq!(planned.shape, ReductionShape::Chain);
+    }
+
+    #[test]
+    fn workers_behind_the_program_give_to_it_alone() {
+        let (_, memories) = nodes(1, 16, 1e9, 1e9);
+        let memory = |row: u16| Memory { name: format!("m{row}"), capacity: Bytes(u64::MAX) };
+        let device = |row: u16| Device {
+            name: format!("d{row}"),
+            class: "cpu".to_owned(),
+            memory: MemoryId(row),
+            wake: 0,
+        };
+        let links = (1..16).flat_map(|row| Link::both(0, row, 1e9, 1_000)).collect();
+        let devices = (0..16).map(device).collect();
+        let machine = Machine::new(devices, (0..16).map(memory).collect(), 0, links);
+        let machine = machine.expect("it fits together");
+        assert!(machine.is_direct(memories[3], memories[0]));
+        assert!(!machine.is_direct(memories[3], memories[4]));
+        let planned = Reduction::plan(&machine, &memories, &[32 << 20; 4], add);
+        assert_eq!(planned.shape, ReductionShape::Star);
+        assert!(planned.nanos.is_finite());
     }
 
     #[test]
@@ -251,7 +277,7 @@ mod tests {
             for additions in [
                 star(*root, others),
                 tree(&memories, distance, |_| true),
-                ring(*root, others, distance),
+                chain(*root, others, distance),
                 planned.additions.clone(),
             ] {
                 let mut held: Vec<BTreeSet<u16>> =

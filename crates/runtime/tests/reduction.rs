@@ -72,6 +72,8 @@ fn gradients_of_two_nodes_cross_between_them_once() {
     let add = |_, bytes: u64| NANOS_PER_BYTE * bytes as f64;
     let planned = Reduction::plan(&machine, &memories, &sums, add);
     assert_ne!(planned.shape, ReductionShape::Star);
+    let crosses = |own: &&Addition| (own.into.0 < 4) != (own.from.0 < 4);
+    assert_eq!(planned.additions.iter().filter(crosses).count(), 1);
     let took = run(&machine, &planned.additions, &sums);
     let apart = (took / planned.nanos - 1.0).abs();
     assert!(apart < 0.1, "{took} ns, and {} were planned", planned.nanos);

@@ -153,6 +153,8 @@ pub struct Workers {
 /// Of one worker after another.
 #[derive(Debug)]
 struct Place {
+    /// What its workers compute with.
+    driver: String,
     /// Where the system says so: on this machine.
     process: Option<i32>,
     backoff: Backoff,
@@ -309,7 +311,8 @@ impl Workers {
         while self.peers.len() < count {
             if let Ok(peer) = arrivals.recv_timeout(PAUSE) {
                 let (process, backoff, due) = (peer.process(), Backoff::new(), Instant::now());
-                self.places.push(Place { process, backoff, due });
+                let driver = peer.offer().class.clone();
+                self.places.push(Place { driver, process, backoff, due });
                 self.came(peer);
                 continue;
             }
@@ -350,8 +353,8 @@ impl Workers {
         self.child_of(process).into_iter().for_each(Restarted::kill);
     }
 
-    /// Another one in the place of a worker that was given up, once one is there. Waits for
-    /// nothing.
+    /// Another one with the same driver in the place of a worker that was given up, once one is
+    /// there. Waits for nothing.
     pub fn replacement(&mut self, worker: usize) -> Option<Peer> {
         // Before children are looked at: one that waits here is not one that does not come.
         let came: Vec<Peer> = self.arrivals.iter().flat_map(Receiver::try_iter).collect();
@@ -362,10 +365,8 @@ impl Workers {
         self.peers.retain(|peer| !peer.is_gone());
         let now = Instant::now();
         let place = self.places.get_mut(worker).filter(|place| place.due <= now)?;
-        if self.peers.is_empty() {
-            return None;
-        }
-        let peer = self.peers.remove(0);
+        let is_meant = |peer: &Peer| peer.offer().class == place.driver;
+        let peer = self.peers.remove(self.peers.iter().position(is_meant)?);
         (place.process, place.backoff.began) = (peer.process(), now);
         Some(peer)
     }

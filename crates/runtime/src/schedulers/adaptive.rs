@@ -82,9 +82,9 @@ pub struct Adaptive {
     fresh: Vec<TaskId>,
     /// The most urgent of them.
     fresh_priority: Option<i32>,
-    /// Something took another time than planned.
+    /// Something took another time than the model said when it was committed.
     has_departed: bool,
-    /// By how much tasks take another time than planned, as a part of that.
+    /// By how much tasks do so, as a part of that time: an exponential mean.
     noise: f64,
     budget: Budget,
     log: Option<Vec<Choice>>,
@@ -201,7 +201,11 @@ impl Adaptive {
         let alike = self.open[device.row()].iter().take(LOOKED_AT);
         let mut alike = alike.take_while(|open| open.0 == Reverse(urgent)).map(|open| open.2);
         let now = view.now as f64;
-        let may_delay = if self.is_noisy() { DELAY * (first.start - now).max(0.0) } else { 0.0 };
+        // What is less urgent delays nothing.
+        let may_delay = match self.is_noisy() && urgent == first.priority {
+            true => DELAY * (first.start - now).max(0.0),
+            false => 0.0,
+        };
         let fits = alike.find(|task| {
             let node = view.task(*task).filter(|_| view.is_ready(*task));
             let estimate = node.and_then(|node| view.estimate(node, device));
@@ -217,7 +221,7 @@ impl Adaptive {
 
     /// A ready task of another device that ends here before it would there, by more than it delays
     /// what this one waits for: the most urgent first, and none that is less urgent than what is
-    /// ready of the device's own.
+    /// ready of the device's own, or that delays what is more urgent.
     fn stolen(
         &mut self,
         view: &View<'_>,
@@ -245,6 +249,9 @@ impl Adaptive {
                 let mean = view.estimate(node, device).map_or(0.0, |estimate| estimate.mean);
                 let end = available as f64 + mean;
                 let delay = next_start.map_or(0.0, |start| (end - start).max(0.0));
+                if delay > 0.0 && next.is_some_and(|next| planned.priority < next.priority) {
+                    continue;
+                }
                 let gain = at - end - delay;
                 let is_better = best.is_none_or(|(priority, most, _)| {
                     planned.priority.cmp(&priority).then(gain.total_cmp(&most)).is_gt()
@@ -352,8 +359,11 @@ impl Scheduler for Adaptive {
     fn ended(&mut self, view: &View<'_>, task: TaskId, _device: DeviceId, took: Nanos) {
         if let Some(node) = view.task(task).filter(|_| self.slot(task).is_some()) {
             let departure = (took as f64 - node.expected).abs() / node.expected.max(1.0);
-            self.has_departed |= departure > DEPARTURE;
-            self.noise += NOISE_WEIGHT * (departure.min(1.0) - self.noise);
+            // Of what nobody knew before the plan has a guess.
+            self.has_departed |= departure > DEPARTURE || node.expected.is_infinite();
+            if node.expected.is_finite() {
+                self.noise += NOISE_WEIGHT * (departure.min(1.0) - self.noise);
+            }
             self.planned[task.row()] = None;
         }
         if let (Some(log), Some(node)) = (&mut self.log, view.task(task)) {

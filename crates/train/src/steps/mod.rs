@@ -313,7 +313,7 @@ impl Executor {
     }
 
     /// Submits forward and backward of a batch, which add to the step's loss and gradients. Waits
-    /// for nothing.
+    /// for nothing but a trial of replicas that nobody knows.
     pub fn add_gradients(&mut self, batch: &Batch) -> Result<()> {
         if self.learner.is_none() {
             return Err(no_learner());
@@ -330,13 +330,7 @@ impl Executor {
         if self.replicas.len() == 1 {
             self.add_part(0, batch)?;
         } else {
-            let mut from = 0;
-            if let Some(trial) = self.shares.trial(batch) {
-                from = trial.len();
-                self.add_parts(batch, trial)?;
-                self.tasks.wait()?;
-                self.measure();
-            }
+            let from = if self.shares.tries(batch) { self.try_all(batch)? } else { 0 };
             self.add_parts(batch, self.shares.cut(batch, from))?;
         }
         self.tasks.flush();
@@ -350,16 +344,30 @@ impl Executor {
         Ok(())
     }
 
-    /// Tells the shares what each replica did of the step so far. Returns that.
-    fn measure(&mut self) -> Vec<(usize, f64)> {
+    /// Has every replica compute two sequences and measures the second: the first one also pays for
+    /// what comes once a step, or once in all. Returns how many sequences that were.
+    fn try_all(&mut self, batch: &Batch) -> Result<usize> {
+        let count = self.replicas.len();
+        let each = |from: usize| (from..from + count).map(|row| row..row + 1).collect();
+        self.add_parts(batch, each(0))?;
+        self.tasks.wait()?;
+        let before = self.done();
+        self.add_parts(batch, each(count))?;
+        self.tasks.wait()?;
+        let both = self.done().into_iter().zip(before);
+        let second: Vec<_> = both.map(|(now, then)| (now.0 - then.0, now.1 - then.1)).collect();
+        self.shares.measured(&second);
+        Ok(2 * count)
+    }
+
+    /// Tokens of the step that each replica was given, and seconds that it has computed in it.
+    fn done(&self) -> Vec<(usize, f64)> {
         let replicas = self.replicas.iter().zip(&self.step.began);
-        let step = replicas.map(|(own, began)| {
+        let done = replicas.map(|(own, began)| {
             let (_, seconds) = self.tasks.device(own.place.class);
             (own.tokens, seconds - began)
         });
-        let step: Vec<_> = step.collect();
-        self.shares.measured(&step);
-        step
+        done.collect()
     }
 
     fn add_part(&mut self, row: usize, batch: &Batch) -> Result<()> {
@@ -491,7 +499,8 @@ impl Executor {
         if self.replicas.len() == 1 {
             return Ok(());
         }
-        let step = self.measure();
+        let step = self.done();
+        self.shares.measured(&step);
         for (replica, (tokens, seconds)) in self.replicas.iter().zip(step) {
             let own = self.work.iter_mut().find(|work| work.device == replica.name);
             if let Some(work) = own {

@@ -10,8 +10,8 @@ const WEIGHT: f64 = 0.5;
 /// part in so many of the time that it did nothing: it may be faster by now.
 const TRIED: f64 = 50.0;
 
-/// Sequences for each replica that a batch has to have to begin with a trial.
-const TRIAL_PARTS: usize = 3;
+/// Sequences for each replica that a batch needs to begin with a trial, which takes two.
+const TRIAL_PARTS: usize = 6;
 
 /// Halvings of the range that a step's time is looked for in.
 const HALVINGS: usize = 50;
@@ -67,27 +67,26 @@ impl Shares {
         self.replicas.remove(replica);
     }
 
-    /// One sequence of a batch for each replica, to measure them by, where none was measured and
-    /// that leaves most of the batch.
-    pub fn trial(&self, batch: &Batch) -> Option<Vec<Range<usize>>> {
-        let count = self.replicas.len();
+    /// Whether a batch begins with a trial: none was measured, and that leaves most of the batch.
+    pub fn tries(&self, batch: &Batch) -> bool {
         let is_new = self.replicas.iter().all(|own| own.speed.is_none());
-        (is_new && batch.sequences() >= TRIAL_PARTS * count)
-            .then(|| (0..count).map(|row| row..row + 1).collect())
+        is_new && batch.sequences() >= TRIAL_PARTS * self.replicas.len()
     }
 
     /// The sequences of a batch from this one on for each replica, one behind the other, such that
     /// the last one is done as early as can be. Where none was measured all are taken for alike;
-    /// one that was never measured beside others that were gets one sequence.
+    /// beside others each that was never measured, or long ago, gets one sequence.
     pub fn cut(&self, batch: &Batch, mut from: usize) -> Vec<Range<usize>> {
-        let is_measured = self.replicas.iter().any(|own| own.speed.is_some());
-        let unknown = if is_measured { 0.0 } else { 1.0 };
-        let mut speeds: Vec<f64> =
-            self.replicas.iter().map(|own| own.speed.unwrap_or(unknown)).collect();
-        let tried = self.tried(batch).filter(|_| from < batch.sequences());
-        let first = from..from + 1;
-        if let Some(replica) = tried {
-            speeds[replica] = 0.0;
+        let count = batch.sequences();
+        let tried = self.tried(batch);
+        let speed = |(row, own): (usize, &Measured)| match tried.contains(&row) {
+            true => 0.0,
+            false => own.speed.unwrap_or(1.0),
+        };
+        let speeds: Vec<f64> = self.replicas.iter().enumerate().map(speed).collect();
+        let mut first = vec![from..from; speeds.len()];
+        for row in tried.iter().copied().take(count - from) {
+            first[row] = from..from + 1;
             from += 1;
         }
         let moving = speeds.iter().copied().filter(|speed| *speed > 0.0);
@@ -100,25 +99,30 @@ impl Shares {
                 false => short = middle,
             }
         }
-        let mut ranges = within(&speeds, (batch, from), long).unwrap_or_else(|| {
-            let all = from..batch.sequences();
-            let none = all.end..all.end;
-            let others = std::iter::repeat_n(none, speeds.len() - 1);
-            [all].into_iter().chain(others).collect()
+        let ranges = within(&speeds, (batch, from), long).unwrap_or_else(|| {
+            // A time that rounding made too short: one that is measured has all.
+            let fastest = (0..speeds.len()).max_by(|a, b| speeds[*a].total_cmp(&speeds[*b]));
+            let all = |row| if Some(row) == fastest { from..count } else { count..count };
+            (0..speeds.len()).map(all).collect()
         });
-        if let Some(replica) = tried {
-            ranges[replica] = first;
-        }
-        ranges
+        let both = ranges.into_iter().zip(first);
+        both.map(|(range, first)| if first.is_empty() { range } else { first }).collect()
     }
 
-    /// The replica that gets the first sequence, whatever comes of it.
-    fn tried(&self, batch: &Batch) -> Option<usize> {
-        let tokens = *batch.bounds.get(1)? as f64;
-        let is_measured = self.replicas.iter().any(|own| own.speed.is_some());
-        self.replicas.iter().position(|Measured { speed, unused }| {
-            speed.map_or(is_measured, |speed| *unused >= TRIED * tokens / speed)
-        })
+    /// The replicas that get one sequence, whatever comes of it: never all of them.
+    fn tried(&self, batch: &Batch) -> Vec<usize> {
+        let Some(tokens) = batch.bounds.get(1).map(|tokens| *tokens as f64) else {
+            return Vec::new();
+        };
+        let rows_where = |is_meant: &dyn Fn(&Measured) -> bool| -> Vec<usize> {
+            let rows = self.replicas.iter().enumerate().filter(|(_, own)| is_meant(own));
+            rows.map(|(row, _)| row).collect()
+        };
+        let is_due =
+            |own: &Measured| own.speed.is_none_or(|speed| own.unused >= TRIED * tokens / speed);
+        let all = self.replicas.len();
+        let choices = [rows_where(&is_due), rows_where(&|own| own.speed.is_none())];
+        choices.into_iter().find(|rows| rows.len() < all).unwrap_or_default()
     }
 }
 
@@ -174,19 +178,20 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_nobody_knows_are_measured_first() {
+    fn replicas_that_nobody_knows_are_tried() {
         let even = batch(&[10; 16]);
         let mut shares = Shares::new(2);
-        assert_eq!(shares.trial(&even), Some(vec![0..1, 1..2]));
-        assert_eq!(shares.trial(&batch(&[10; 5])), None, "a trial would be much of it");
+        assert!(shares.tries(&even));
+        assert!(!shares.tries(&batch(&[10; 11])), "a trial would be much of it");
         shares.measured(&[(10, 1.0), (10, 6.0)]);
-        assert_eq!(shares.trial(&even), None);
+        assert!(!shares.tries(&even));
         assert_eq!(shares.cut(&even, 2), [2..14, 14..16]);
-        // One that came later has one sequence, until it is measured.
+        // Those that came later have one sequence each, until they are measured.
         shares.add();
-        assert_eq!(shares.cut(&even, 0)[2], 0..1);
-        shares.measured(&[(70, 7.0), (10, 6.0), (10, 1.0)]);
-        assert!(shares.cut(&even, 0)[2].len() > 5);
+        shares.add();
+        assert_eq!(shares.cut(&even, 0)[2..], [0..1, 1..2]);
+        shares.measured(&[(70, 7.0), (10, 6.0), (10, 1.0), (10, 1.0)]);
+        assert!(shares.cut(&even, 0)[2].len() > 3);
     }
 
     #[test]
@@ -214,6 +219,26 @@ mod tests {
         shares.measured(&[(150, 1.5), (10, 0.1)]);
         let cut = shares.cut(&even, 0);
         assert!(cut[1].len() >= 4, "it is faster than it was: {cut:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        /// Whatever is known of whom, every sequence has one replica.
+        #[test]
+        fn every_sequence_is_somebodys(
+            lengths in prop::collection::vec(1_usize..50, 1..12),
+            replicas in prop::collection::vec(
+                (prop::option::of(0.01_f64..100.0), prop_oneof![Just(0.0), 0.0_f64..1e6]), 1..6),
+            from in 0_usize..12,
+        ) {
+            let measured = |(speed, unused)| Measured { speed, unused };
+            let shares = Shares { replicas: replicas.into_iter().map(measured).collect() };
+            let from = from.min(lengths.len());
+            let mut all: Vec<usize> =
+                shares.cut(&batch(&lengths), from).into_iter().flatten().collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, (from..lengths.len()).collect::<Vec<_>>());
+        }
     }
 
     proptest! {

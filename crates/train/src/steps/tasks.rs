@@ -42,7 +42,7 @@ pub(super) struct Place {
     pub urgency: Urgency,
 }
 
-/// What a task is before and behind.
+/// How urgent a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// Where the device has nothing else to do; no step waits for it.

@@ -166,9 +166,8 @@ mod tests {
     use super::*;
     use crate::{Device, Link, Memory};
 
-    /// So many memories on each node behind a switch of its own, the switches joined by a link.
-    fn nodes(nodes: usize, each: usize, within: f64, between: f64) -> (Machine, Vec<MemoryId>) {
-        let count = nodes * each;
+    /// So many memories with a device each.
+    fn machine(count: usize, switches: usize, links: Vec<Link>) -> (Machine, Vec<MemoryId>) {
         let memory = |row: usize| Memory { name: format!("m{row}"), capacity: Bytes(u64::MAX) };
         let device = |row: usize| Device {
             name: format!("d{row}"),
@@ -176,17 +175,20 @@ mod tests {
             memory: MemoryId(row as u16),
             wake: 0,
         };
-        let mut links = Vec::new();
-        for row in 0..count {
-            links.extend(Link::both(row, count + row / each, within, 1_000));
-        }
-        for node in 1..nodes {
-            links.extend(Link::both(count + node - 1, count + node, between, 10_000));
-        }
         let devices = (0..count).map(device).collect();
-        let memories = (0..count).map(memory).collect();
-        let machine = Machine::new(devices, memories, nodes, links).expect("it fits together");
-        (machine, (0..count as u16).map(MemoryId).collect())
+        let machine = Machine::new(devices, (0..count).map(memory).collect(), switches, links);
+        let machine = machine.expect("it fits together");
+        let memories = machine.memory_ids().collect();
+        (machine, memories)
+    }
+
+    /// So many memories on each node behind a switch of its own, the switches joined by a link.
+    fn nodes(nodes: usize, each: usize, within: f64, between: f64) -> (Machine, Vec<MemoryId>) {
+        let count = nodes * each;
+        let own = (0..count).flat_map(|row| Link::both(row, count + row / each, within, 1_000));
+        let joins =
+            (1..nodes).flat_map(|node| Link::both(count + node - 1, count + node, between, 10_000));
+        machine(count, nodes, own.chain(joins).collect())
     }
 
     /// Adding reads and writes memory at 10 GB/s.
@@ -226,18 +228,8 @@ mod tests {
 
     #[test]
     fn workers_behind_the_program_give_to_it_alone() {
-        let (_, memories) = nodes(1, 16, 1e9, 1e9);
-        let memory = |row: u16| Memory { name: format!("m{row}"), capacity: Bytes(u64::MAX) };
-        let device = |row: u16| Device {
-            name: format!("d{row}"),
-            class: "cpu".to_owned(),
-            memory: MemoryId(row),
-            wake: 0,
-        };
         let links = (1..16).flat_map(|row| Link::both(0, row, 1e9, 1_000)).collect();
-        let devices = (0..16).map(device).collect();
-        let machine = Machine::new(devices, (0..16).map(memory).collect(), 0, links);
-        let machine = machine.expect("it fits together");
+        let (machine, memories) = machine(16, 0, links);
         assert!(machine.is_direct(memories[3], memories[0]));
         assert!(!machine.is_direct(memories[3], memories[4]));
         let planned = Reduction::plan(&machine, &memories, &[32 << 20; 4], add);
@@ -271,8 +263,9 @@ mod tests {
         ) {
             let (machine, memories) = nodes(count, per_node, within * 1e9, between * 1e9);
             let (root, others) = memories.split_first().expect("there is one");
+            let bytes = sums.iter().copied().max().expect("there is one");
             let distance =
-                |a, b| machine.transfer_time(a, b, 1 << 20).map_or(f64::INFINITY, |at| at as f64);
+                |a, b| machine.transfer_time(a, b, bytes).map_or(f64::INFINITY, |at| at as f64);
             let planned = Reduction::plan(&machine, &memories, &sums, add);
             for additions in [
                 star(*root, others),

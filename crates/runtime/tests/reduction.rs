@@ -50,10 +50,9 @@ fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
     };
     let held: Vec<Vec<HandleId>> =
         machine.memory_ids().map(|memory| own(memory, &mut runtime)).collect();
-    for left in (0..sums.len()).rev() {
+    for (row, left) in (0..sums.len()).zip((0..sums.len()).rev()) {
         for Addition { into, from } in additions {
-            let of = |own: &[HandleId]| own[own.len() - 1 - left];
-            let (sum, more) = (of(&held[into.row()]), of(&held[from.row()]));
+            let (sum, more) = (held[into.row()][row], held[from.row()][row]);
             let accesses = [(sum, Mode::ReadWrite), (more, Mode::Read)];
             let task = Task::new(KernelId(0), accesses).class(ClassId(into.0));
             let task = task.priority(1 + left as i32);

@@ -401,10 +401,10 @@ impl Executor {
         let order = order.into_iter().filter_map(|(into, from)| row_of(into).zip(row_of(from)));
         let order: Vec<(usize, usize)> = order.collect();
         // One sum after the other, so that links carry the next one while it is added.
-        for left in (0..sums[0].len()).rev() {
+        let count = sums[0].len();
+        for (sum, left) in (0..count).zip((0..count).rev()) {
             for (into, from) in order.iter().copied() {
-                let of = |own: &[HandleId]| own[own.len() - 1 - left];
-                replicas[into].add(tasks, (of(&sums[into]), of(&sums[from])), left)?;
+                replicas[into].add(tasks, (sums[into][sum], sums[from][sum]), left)?;
             }
         }
         // Nothing that learns is changed before all of it is there: it would be lost with a worker.
@@ -828,9 +828,7 @@ pub fn serve(
             };
             let device = het_vulkan::Device::open(number).map_err(failed)?;
             let kernels = Arc::new(vulkan::Kernels::new(device, architecture, learns));
-            let computed = Kernel::ALL.into_iter().filter(|(kernel, _)| vulkan::computes(*kernel));
-            let names = computed.map(|(_, name)| name.to_owned());
-            process::serve(connection, (own, own, u64::MAX), names.zip(kernels.code()).collect())
+            process::serve(connection, (own, own, u64::MAX), kernels.code())
         }
     };
     served.map_err(|error| unlike(error.to_string()))

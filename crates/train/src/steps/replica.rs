@@ -196,10 +196,7 @@ impl Replica {
     /// What its batches of the step add up to: gradients, last layer first, which is the first that
     /// is there, and the loss.
     pub fn sums(&self) -> impl Iterator<Item = HandleId> {
-        (0..=self.gradients.len()).map(|row| match self.gradients.len().checked_sub(row + 1) {
-            Some(layer) => self.gradients[layer],
-            None => self.loss,
-        })
+        self.gradients.iter().rev().chain([&self.loss]).copied()
     }
 
     /// Submits what adds a sum of another replica to its own; `left` are those behind it.

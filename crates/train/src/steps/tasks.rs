@@ -127,22 +127,25 @@ fn machine(workers: &[Peer]) -> Result<Machine> {
     Machine::new(devices, memories, 0, links.collect()).map_err(failed)
 }
 
+/// The kernels, each with the classes that have it: this process's, and those of workers whose
+/// driver computes it.
+fn infos(machine: &Machine, workers: &[Peer]) -> Vec<KernelInfo> {
+    let drivers = [CPU].into_iter().chain(workers.iter().map(|own| own.offer().class.as_str()));
+    let classes: Vec<(&String, &str)> = machine.classes().iter().zip(drivers).collect();
+    let info = |(kernel, name): (Kernel, &str)| {
+        let able = classes.iter().filter(|(_, own)| *own == CPU || vulkan::computes(kernel));
+        let classes = able.map(|(class, _)| (*class).clone()).collect();
+        KernelInfo { name: name.to_owned(), classes }
+    };
+    Kernel::ALL.into_iter().map(info).collect()
+}
+
 impl Tasks {
     pub fn new(kernels: &Arc<Kernels>, workers: Vec<Peer>) -> Result<Self> {
         let machine = Arc::new(machine(&workers)?);
-        let names = || Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
-        let has = |class: &str, kernel| class == CPU || vulkan::computes(kernel);
-        let of_workers = |kernel| {
-            let able = workers.iter().zip(&machine.classes()[1..]);
-            let able = able.filter(move |(own, _)| has(&own.offer().class, kernel));
-            able.map(|(_, class)| class.clone())
-        };
-        let info = |(kernel, name): (Kernel, &str)| {
-            let own = machine.classes().first().cloned().into_iter();
-            KernelInfo { name: name.to_owned(), classes: own.chain(of_workers(kernel)).collect() }
-        };
-        let infos: Vec<KernelInfo> = Kernel::ALL.into_iter().map(info).collect();
-        let model = Model::new(names().collect(), machine.classes().to_vec());
+        let infos = infos(&machine, &workers);
+        let names = infos.iter().map(|info| info.name.clone()).collect();
+        let model = Model::new(names, machine.classes().to_vec());
         let workers = (1..).map(MemoryId).zip(workers).collect();
         let code = (&infos[..], kernels.code());
         let driver = Process::new(&machine, code, workers, Limits::default()).map_err(failed)?;

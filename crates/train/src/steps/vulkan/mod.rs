@@ -76,11 +76,12 @@ impl Kernels {
         Self { device, architecture, learns, scratch: Mutex::default() }
     }
 
-    /// The code of all kernels that there are, in the order of their ids.
-    pub fn code(self: &Arc<Self>) -> Vec<Code<Cell>> {
-        let code = |(kernel, name): (Kernel, &'static str)| -> Code<Cell> {
+    /// The kernels that there are, by name.
+    pub fn code(self: &Arc<Self>) -> Vec<(String, Code<Cell>)> {
+        let code = |(kernel, name): (Kernel, &'static str)| -> (String, Code<Cell>) {
             let kernels = Arc::clone(self);
-            Box::new(move |arguments| kernels.run((kernel, name), arguments))
+            let run = move |arguments: &Arguments<'_, Cell>| kernels.run((kernel, name), arguments);
+            (name.to_owned(), Box::new(run))
         };
         Kernel::ALL.into_iter().filter(|(kernel, _)| computes(*kernel)).map(code).collect()
     }

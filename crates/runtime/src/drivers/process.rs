@@ -3,10 +3,12 @@
 //! A worker runs kernels that it knows by name over its own buffers; bytes cross only by copies. A
 //! worker that ends, says nothing, or says what can't be is cut off with a reason, and its memory
 //! is lost: its tasks run elsewhere, and data with copies elsewhere survives. Devices of the
-//! program itself are threads beside them, and what goes from one worker to another passes
-//! through the program.
+//! program itself are threads beside them. What goes from one worker to another goes over a channel
+//! between the two where each can reach the other, and through the program otherwise.
 
+mod channel;
 mod line;
+mod network;
 mod protocol;
 mod socket;
 mod worker;
@@ -24,6 +26,9 @@ use crate::{
 };
 
 use line::{Line, Sent};
+use network::{Network, Stage};
+use protocol::ChannelId;
+use socket::Neighbour;
 
 pub use protocol::FrameError;
 pub use socket::{ConnectError, Connection, Listener, Peer, ReadError, Token};
@@ -135,6 +140,8 @@ pub enum StartError {
 /// A worker, and what it is to do since the last flush.
 struct Link<B: Portable> {
     line: Arc<Line<B>>,
+    /// Where other workers may come to.
+    neighbour: Option<Neighbour>,
     orders: Vec<Sent>,
     /// Contents that it is asked for, after that.
     fetches: Vec<Sent>,
@@ -146,6 +153,7 @@ pub struct Process<B: Portable> {
     host: Cpu<B>,
     /// By memory; `None` for those of this process.
     links: Vec<Option<Link<B>>>,
+    network: Arc<Network<B>>,
     kernels: Vec<KernelInfo>,
     limits: Limits,
 }
@@ -153,13 +161,13 @@ pub struct Process<B: Portable> {
 impl<B: Portable> Link<B> {
     fn start(
         (memory, kernels): (MemoryId, &[KernelInfo]),
-        Peer { frames, .. }: Peer,
-        host: Arc<Shared<B>>,
+        Peer { frames, neighbour, .. }: Peer,
+        shared: (Arc<Shared<B>>, Arc<Network<B>>),
         limits: Limits,
     ) -> Result<Self, StartError> {
         let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        let (line, threads) = Line::start((memory, names), frames, host, limits)?;
-        Ok(Self { line, orders: Vec::new(), fetches: Vec::new(), threads })
+        let (line, threads) = Line::start((memory, names), frames, shared, limits)?;
+        Ok(Self { line, neighbour, orders: Vec::new(), fetches: Vec::new(), threads })
     }
 }
 
@@ -188,14 +196,16 @@ impl<B: Portable> Process<B> {
         let mut links: Vec<Option<Link<B>>> = machine.memories().iter().map(|_| None).collect();
         let is_remote = |memory: MemoryId| workers.iter().any(|(of, _)| *of == memory);
         let host = Cpu::for_devices(machine, code, |id| !is_remote(machine.memory_of(id)))?;
+        let network = Arc::new(Network::default());
         for (memory, peer) in workers {
             let link = &mut links[memory.row()];
             if link.is_some() {
                 return Err(StartError::Twice(machine.memories()[memory.row()].name.clone()));
             }
-            *link = Some(Link::start((memory, kernels), peer, host.shared(), limits)?);
+            let shared = (host.shared(), Arc::clone(&network));
+            *link = Some(Link::start((memory, kernels), peer, shared, limits)?);
         }
-        let own = Self { host, links, kernels: kernels.to_vec(), limits };
+        let own = Self { host, links, network, kernels: kernels.to_vec(), limits };
         own.introduce();
         Ok(own)
     }
@@ -212,7 +222,7 @@ impl<B: Portable> Process<B> {
         peer: Peer,
     ) -> Result<(), StartError> {
         check(machine, memory, &peer.offer, &self.kernels)?;
-        let shared = self.host.shared();
+        let shared = (self.host.shared(), Arc::clone(&self.network));
         let link = Link::start((memory, &self.kernels), peer, shared, self.limits)?;
         self.links[memory.row()] = Some(link);
         self.introduce();
@@ -222,8 +232,25 @@ impl<B: Portable> Process<B> {
     /// Tells the workers' lines of each other.
     fn introduce(&self) {
         let lines = self.links.iter().map(|link| Some(Arc::downgrade(&link.as_ref()?.line)));
-        let lines: Vec<_> = lines.collect();
-        self.links.iter().flatten().for_each(|link| link.line.meet(lines.clone()));
+        self.network.set_lines(lines.collect());
+    }
+
+    /// The open channel from one worker to another. Where there never was one and each can reach
+    /// the other, the two are told to open it.
+    fn channel(&mut self, from: MemoryId, to: MemoryId) -> Option<ChannelId> {
+        let [first, second] = [from, to].map(|memory| self.links[memory.row()].as_ref());
+        let (first, second) = (first?.neighbour.as_ref(), second?.neighbour.as_ref());
+        match self.network.between(from, to) {
+            Some((id, Stage::Open)) => return Some(id),
+            Some(_) => return None,
+            None => {}
+        }
+        let door = second.filter(|second| first.is_some_and(|first| first.reaches(second)));
+        let door = door?.door.clone();
+        let id = self.network.open(from, to);
+        self.link(to)?.orders.push(Sent::Expect(id));
+        self.link(from)?.fetches.push(Sent::Open(id, door));
+        None
     }
 
     fn link(&mut self, memory: MemoryId) -> Option<&mut Link<B>> {
@@ -285,6 +312,13 @@ impl<B: Portable> Driver for Process<B> {
     }
 
     fn copy(&mut self, copy: CopyOrder) {
+        if let Some(channel) = self.channel(copy.from, copy.to) {
+            let second = self.link(copy.to);
+            second.into_iter().for_each(|own| own.orders.push(Sent::AwaitOver(channel, copy)));
+            let first = self.link(copy.from);
+            first.into_iter().for_each(|own| own.fetches.push(Sent::SendOver(channel, copy)));
+            return;
+        }
         let is_fetched = match self.link(copy.from) {
             Some(link) => {
                 link.fetches.push(Sent::Fetch(copy));

@@ -14,7 +14,7 @@ use super::support::{
 };
 
 /// The version and kinds of frames, as the protocol has them.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HELLO: u8 = 0;
 const ENDED: u8 = 1;
 const FAILED: u8 = 2;
@@ -47,7 +47,9 @@ fn text(text: &str) -> Vec<u8> {
 fn hello(capacity: u64) -> Vec<u8> {
     let count = 2_u32.to_le_bytes();
     let kernels = [&count[..], &text("far"), &text("mix")].concat();
-    frame(HELLO, &[&[0; 32], &text("worker"), &text("far"), &capacity.to_le_bytes(), &kernels])
+    let no_door = [0];
+    let capacity = capacity.to_le_bytes();
+    frame(HELLO, &[&[0; 32], &text("worker"), &text("far"), &capacity, &kernels, &no_door])
 }
 
 /// A worker's end, by hand.
@@ -145,7 +147,7 @@ fn frames_that_are_none_end_the_connection() {
         check(told, move |hand| hand.say_and_wait(&bytes));
     };
     check_frame("it sent a frame of 4294967295 bytes", vec![0xff; 64]);
-    check_frame("it sent a frame of version 9, and not 2", vec![2, 0, 0, 0, 9, ALIVE]);
+    check_frame("it sent a frame of version 9, and not 3", vec![2, 0, 0, 0, 9, ALIVE]);
     check_frame("it sent a frame of kind 77", frame(77, &[]));
     check_frame("it sent a frame that ends in the middle", frame(ENDED, &[&[0; 9]]));
     check_frame("it sent a frame with 3 bytes after", frame(ALIVE, &[&[0; 3]]));

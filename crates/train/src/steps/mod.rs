@@ -15,6 +15,7 @@
 mod activations;
 mod content;
 mod kernels;
+mod machine;
 mod portable;
 mod replica;
 mod shares;

@@ -3,26 +3,20 @@
 
 use super::content::Content;
 use super::kernels::{Kernel, Kernels};
+use super::machine::machine;
 use super::vulkan;
 use crate::drivers::CPU;
 use crate::error::{Error, Result};
-use het_core::Bytes;
-use het_runtime::drivers::cpu;
 use het_runtime::drivers::process::{Limits, Peer, Process};
 use het_runtime::{
-    BACKGROUND, Begin, Cause, ClassId, Coordinator, Device, HandleId, KernelInfo, KernelTime, Link,
-    Loss, Machine, Memory, MemoryId, Mode, Model, Reduction, RunError, Runtime, Task,
-    schedulers::SCHEDULERS,
+    BACKGROUND, Begin, Cause, ClassId, Coordinator, HandleId, KernelInfo, KernelTime, Loss,
+    Machine, MemoryId, Mode, Model, Reduction, RunError, Runtime, Task, schedulers::SCHEDULERS,
 };
 use std::fmt::Display;
 use std::sync::Arc;
 
 /// The memory of this process.
 const HOST: MemoryId = MemoryId(0);
-
-/// What a worker's socket is taken for until it is measured: copies wait for each other by it.
-const BYTES_PER_S: f64 = 1e9;
-const LATENCY_NS: u64 = 50_000;
 
 /// What a device's memory is taken for where sums are added: two are read and one is written.
 const MEMORY_BYTES_PER_NS: f64 = 10.0;
@@ -99,34 +93,6 @@ fn failed(error: impl Display) -> Error {
     Error::DriverFailed { driver: CPU.to_owned(), what: error.to_string() }
 }
 
-/// This process and its workers: each is a device of a class and a memory of its own, at the same
-/// place in the order of each.
-fn machine(workers: &[Peer]) -> Result<Machine> {
-    let device = |row: usize, name: String, wake| Device {
-        class: name.clone(),
-        name,
-        memory: MemoryId(row as u16),
-        wake,
-    };
-    let far = (1..).zip(workers).map(|(row, worker)| {
-        let name = match worker.offer().class.as_str() {
-            CPU => format!("worker{row}"),
-            other => format!("worker{row}-{other}"),
-        };
-        device(row, name, cpu::WAKE + LATENCY_NS)
-    });
-    let own = device(0, "cpu0".to_owned(), cpu::WAKE);
-    let devices: Vec<Device> = [own].into_iter().chain(far).collect();
-    let host = Memory { name: "host".to_owned(), capacity: Bytes(u64::MAX) };
-    let far = workers.iter().zip(&devices[1..]).map(|(worker, device)| Memory {
-        name: device.name.clone(),
-        capacity: Bytes(worker.offer().capacity),
-    });
-    let memories: Vec<Memory> = [host].into_iter().chain(far).collect();
-    let links = (1..devices.len()).flat_map(|row| Link::both(0, row, BYTES_PER_S, LATENCY_NS));
-    Machine::new(devices, memories, 0, links.collect()).map_err(failed)
-}
-
 /// The kernels, each with the classes that have it: this process's, and those of workers whose
 /// driver computes it.
 fn infos(machine: &Machine, workers: &[Peer]) -> Vec<KernelInfo> {
@@ -142,7 +108,7 @@ fn infos(machine: &Machine, workers: &[Peer]) -> Vec<KernelInfo> {
 
 impl Tasks {
     pub fn new(kernels: &Arc<Kernels>, workers: Vec<Peer>) -> Result<Self> {
-        let machine = Arc::new(machine(&workers)?);
+        let machine = Arc::new(machine(&workers).map_err(failed)?);
         let infos = infos(&machine, &workers);
         let names = infos.iter().map(|info| info.name.clone()).collect();
         let model = Model::new(names, machine.classes().to_vec());

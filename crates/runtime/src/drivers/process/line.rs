@@ -3,13 +3,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Error, ErrorKind, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::super::cpu::lane::Lane;
 use super::super::cpu::{Shared, caught, read, write};
-use super::protocol::{Assembly, CHUNK, Chunk, Order, RemoteLaunch, Report};
+use super::network::{Channel, Network, Stage};
+use super::protocol::{
+    Assembly, CHUNK, ChannelId, Chunk, Door, Order, RemoteCopy, RemoteLaunch, Report,
+};
 use super::socket::{Frames, ReadError, Socket, is_timeout};
 use super::{Limits, Portable};
 use crate::machine::Interval;
@@ -28,10 +31,19 @@ pub enum Sent {
     /// What came from another worker, on to this one.
     Forward(CopyOrder, Vec<u8>),
     Drop(HandleId),
+    /// Another worker is to come with a channel.
+    Expect(ChannelId),
+    /// A copy is to come over it.
+    AwaitOver(ChannelId, CopyOrder),
+    /// This worker is to open a channel to another.
+    Open(ChannelId, Door),
+    /// A copy is to go over it.
+    SendOver(ChannelId, CopyOrder),
+    Close(ChannelId),
 }
 
 /// A copy that has not ended. From one worker to another both lines have it, and what becomes of it
-/// is reported by that of the second, or for it.
+/// is reported by that of the second, or for it; over a channel only the second has it.
 #[derive(Debug)]
 struct Copying {
     order: CopyOrder,
@@ -43,6 +55,11 @@ struct Copying {
 enum CopyStage {
     /// Another worker has not sent all of it.
     Awaited,
+    /// It comes over a channel.
+    Direct {
+        channel: ChannelId,
+        is_closing: bool,
+    },
     /// It is here, and nothing of it is sent.
     Queued,
     Sending,
@@ -59,6 +76,8 @@ struct State {
     /// In the order in which they run, and when they were handed over.
     tasks: VecDeque<(TaskId, Nanos)>,
     copies: BTreeMap<TransferId, Copying>,
+    /// Copies over channels that nobody waits for any more, and that may have been made.
+    forgotten: BTreeMap<TransferId, ChannelId>,
     /// When the first task became the first.
     first_since: Instant,
     /// When a copy went on last.
@@ -104,8 +123,7 @@ pub struct Line<B> {
     lane: Lane<Sent>,
     state: Mutex<State>,
     socket: Socket,
-    /// Workers by memory.
-    others: Mutex<Vec<Option<Weak<Line<B>>>>>,
+    network: Arc<Network<B>>,
 }
 
 impl<B: Portable> Line<B> {
@@ -113,7 +131,7 @@ impl<B: Portable> Line<B> {
     pub fn start(
         (memory, kernels): (MemoryId, Vec<String>),
         frames: Frames,
-        host: Arc<Shared<B>>,
+        (host, network): (Arc<Shared<B>>, Arc<Network<B>>),
         limits: Limits,
     ) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
         let socket = frames.socket().try_clone()?;
@@ -128,7 +146,7 @@ impl<B: Portable> Line<B> {
             lane: Lane::default(),
             state: Mutex::new(State::new(Instant::now())),
             socket: socket.try_clone()?,
-            others: Mutex::default(),
+            network,
         });
         let named = |what: &str| thread::Builder::new().name(format!("{what} {}", memory.0));
         let own = Arc::clone(&line);
@@ -145,30 +163,14 @@ impl<B: Portable> Line<B> {
         }
     }
 
-    /// Those to which contents may have to go on.
-    pub fn meet(&self, others: Vec<Option<Weak<Self>>>) {
-        *self.others() = others;
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // The program's code, which might panic, is not called with it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn others(&self) -> MutexGuard<'_, Vec<Option<Weak<Self>>>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Another worker's line, as long as it is there.
-    fn other(&self, memory: MemoryId) -> Option<Arc<Self>> {
-        self.others().get(memory.row())?.as_ref()?.upgrade()
-    }
-
     /// Whether what becomes of a copy is reported by this line.
     fn reports(&self, copy: &CopyOrder) -> bool {
-        let is_a_workers =
-            |memory: MemoryId| self.others().get(memory.row()).is_some_and(Option::is_some);
-        copy.to == self.memory || !is_a_workers(copy.to)
+        copy.to == self.memory || !self.network.is_workers(copy.to)
     }
 
     /// Takes what is to be done. What comes after a loss is dropped: the coordinator hears of it.
@@ -186,6 +188,7 @@ impl<B: Portable> Line<B> {
         }
         let now = self.host.now();
         let mut expected = 0;
+        let mut again = Vec::new();
         for order in orders.iter() {
             match order {
                 Sent::Launch(launch) => {
@@ -208,20 +211,68 @@ impl<B: Portable> Line<B> {
                     state.begin(*copy, Some(now), stage);
                     expected += usize::from(self.reports(copy));
                 }
+                Sent::AwaitOver(channel, copy) => {
+                    let stage = match self.network.stage(*channel) {
+                        Stage::Closed => CopyStage::Awaited,
+                        stage => {
+                            let is_closing = stage == Stage::Closing;
+                            CopyStage::Direct { channel: *channel, is_closing }
+                        }
+                    };
+                    if matches!(stage, CopyStage::Awaited) {
+                        again.push(*copy);
+                    }
+                    state.begin(*copy, Some(now), stage);
+                    expected += 1;
+                }
                 Sent::Drop(handle) => self.host.reports.give_up(state.forget(*handle)),
+                Sent::Expect(_) | Sent::Open(..) | Sent::SendOver(..) | Sent::Close(_) => {}
             }
         }
         self.host.reports.expect(expected);
         drop(state);
         self.lane.add(orders);
+        self.fetch_again(again);
+    }
+
+    /// Has copies to this worker, whose channel was given up, come through the program. Of a worker
+    /// that is lost nothing comes, and its copies are given up with their buffers.
+    fn fetch_again(&self, copies: Vec<CopyOrder>) {
+        for copy in copies {
+            if let Some(other) = self.network.line(copy.from) {
+                other.hand_over(&mut vec![Sent::Fetch(copy)]);
+            }
+        }
+    }
+
+    /// Gives up a channel: what was to come over it comes through the program, once its second end
+    /// has said that none of it is stored any more.
+    fn close_channel(&self, id: ChannelId, Channel { from, to, .. }: Channel) {
+        if !self.network.close(id) {
+            return;
+        }
+        if let Some(second) = self.network.line(to) {
+            second.state().begin_close(id);
+            second.lane.add(&mut vec![Sent::Close(id)]);
+        }
+        if let Some(first) = self.network.line(from) {
+            first.lane.add(&mut vec![Sent::Close(id)]);
+        }
     }
 
     /// The other end is gone, and so is what it had.
     fn cut(&self, reason: String) {
-        let mut state = self.state();
-        if std::mem::replace(&mut state.is_lost, true) {
+        if std::mem::replace(&mut self.state().is_lost, true) {
             return;
         }
+        // Before anybody hears of it, and buffers are used again that its channels may fill.
+        for (id, channel) in self.network.leave(self.memory) {
+            self.close_channel(id, channel);
+            if channel.to == self.memory {
+                self.network.closed(id);
+            }
+        }
+        let mut state = self.state();
         let copies = std::mem::take(&mut state.copies);
         let copies = copies.values().filter(|copying| self.reports(&copying.order)).count();
         let tasks = std::mem::take(&mut state.tasks).len();
@@ -278,10 +329,17 @@ impl<B: Portable> Line<B> {
             for order in orders.drain(..) {
                 match order {
                     Sent::Launch(launch) => remote(launch).write(&mut frames),
-                    Sent::Fetch(CopyOrder { transfer, handle, bytes, .. }) => {
-                        Order::Fetch { transfer, handle, bytes }.write(&mut frames);
-                    }
+                    Sent::Fetch(copy) => Order::Fetch(remote_copy(copy)).write(&mut frames),
                     Sent::Await(_) => {}
+                    Sent::Expect(channel) => Order::Expect(channel).write(&mut frames),
+                    Sent::AwaitOver(channel, copy) => {
+                        Order::Await(channel, remote_copy(copy)).write(&mut frames);
+                    }
+                    Sent::Open(channel, door) => Order::Open(channel, door).write(&mut frames),
+                    Sent::SendOver(channel, copy) => {
+                        Order::Send(channel, remote_copy(copy)).write(&mut frames);
+                    }
+                    Sent::Close(channel) => Order::Close(channel).write(&mut frames),
                     Sent::Drop(handle) => {
                         // What is half sent ends before: nothing of it comes after.
                         contents.retain_mut(|content| {
@@ -389,7 +447,17 @@ impl<B: Portable> Line<B> {
     /// # Errors
     /// In words, the limit that the worker is beyond.
     fn look_at_limits(&self, bytes: usize) -> Result<(), String> {
-        self.state().look(&self.limits, bytes, Instant::now())
+        let now = Instant::now();
+        let mut state = self.state();
+        state.look(&self.limits, bytes, now)?;
+        let stalled = state.stalled(&self.limits, now);
+        drop(state);
+        if let Some(id) = stalled
+            && let Some(channel) = self.network.channel(id)?
+        {
+            self.close_channel(id, channel);
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -408,19 +476,30 @@ impl<B: Portable> Line<B> {
             }
             Report::Stored { transfer } => {
                 let mut state = self.state();
-                let is_sent = |copying: &&Copying| matches!(copying.stage, CopyStage::Sent);
+                if state.forgotten.remove(&transfer).is_some() {
+                    return Ok(());
+                }
+                let is_sent = |copying: &&Copying| {
+                    matches!(copying.stage, CopyStage::Sent | CopyStage::Direct { .. })
+                };
                 if state.copies.get(&transfer).filter(is_sent).is_none() {
                     return Err("it has a content that it was not sent".to_owned());
                 }
                 self.copied(&mut state, transfer);
             }
             Report::CopyFailed { transfer, reason } => {
-                let order = self.state().fail(transfer)?;
+                let mut state = self.state();
+                if state.forgotten.remove(&transfer).is_some() {
+                    return Ok(());
+                }
+                let order = state.fail(transfer)?;
+                drop(state);
                 // The one that it was to go to may be lost, or have no use for it any more.
                 let is_reported = match self.reports(&order) {
                     true => true,
                     false => self
-                        .other(order.to)
+                        .network
+                        .line(order.to)
                         .is_some_and(|other| other.state().copies.remove(&transfer).is_some()),
                 };
                 if is_reported {
@@ -436,9 +515,49 @@ impl<B: Portable> Line<B> {
                 }
             }
             Report::Alive => {}
-            Report::Hello(_) => return Err("it said who it is a second time".to_owned()),
+            Report::Opened(id) => match self.network.channel(id)? {
+                Some(Channel { from, .. }) if from != self.memory => {
+                    return Err("it opened a channel of another".to_owned());
+                }
+                _ => self.network.opened(id),
+            },
+            Report::Closed { channel, .. } => {
+                if let Some(found) = self.network.channel(channel)? {
+                    self.channel_closed(channel, found)?;
+                }
+            }
+            Report::Progress(id) => match self.network.channel(id)? {
+                Some(Channel { to, .. }) if to != self.memory => {
+                    return Err("something comes over a channel of another".to_owned());
+                }
+                _ => self.state().copied = Instant::now(),
+            },
+            Report::Hello(_) | Report::Greeting { .. } => {
+                return Err("it said who it is a second time".to_owned());
+            }
         }
         Ok(())
+    }
+
+    /// The worker gave a channel up, or heard that it is given up.
+    ///
+    /// # Errors
+    /// One of other workers.
+    fn channel_closed(&self, id: ChannelId, channel: Channel) -> Result<(), String> {
+        self.close_channel(id, channel);
+        match (channel.from == self.memory, channel.to == self.memory) {
+            (true, _) => Ok(()),
+            (_, true) => {
+                let mut state = self.state();
+                // With the lock: what is handed over later does not wait for it.
+                self.network.closed(id);
+                let again = state.end_close(id);
+                drop(state);
+                self.fetch_again(again);
+                Ok(())
+            }
+            _ => Err("it closed a channel of others".to_owned()),
+        }
     }
 
     fn copied(&self, state: &mut State, transfer: TransferId) {
@@ -454,7 +573,7 @@ impl<B: Portable> Line<B> {
         let CopyOrder { transfer, handle, to, .. } = order;
         if !self.reports(&order) {
             self.state().copies.remove(&transfer);
-            if let Some(other) = self.other(to) {
+            if let Some(other) = self.network.line(to) {
                 other.forward(transfer, content);
             }
             return;
@@ -501,7 +620,7 @@ impl<B: Portable> Line<B> {
 impl Copying {
     /// Whether it goes on by what this worker does.
     fn is_its_own(&self) -> bool {
-        !matches!(self.stage, CopyStage::Awaited)
+        !matches!(self.stage, CopyStage::Awaited | CopyStage::Direct { is_closing: false, .. })
     }
 }
 
@@ -511,6 +630,7 @@ impl State {
             is_lost: false,
             tasks: VecDeque::new(),
             copies: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             first_since: now,
             copied: now,
             heard: now,
@@ -548,12 +668,57 @@ impl State {
         Ok(())
     }
 
+    /// A channel over which nothing came for too long. It is not known at which end that is, so
+    /// that neither is cut off.
+    fn stalled(&self, limits: &Limits, now: Instant) -> Option<ChannelId> {
+        let is_late = now - self.copied > limits.copy;
+        let mut stages = self.copies.values().filter(|_| is_late).map(|copying| &copying.stage);
+        stages.find_map(|stage| match stage {
+            CopyStage::Direct { channel, is_closing: false } => Some(*channel),
+            _ => None,
+        })
+    }
+
+    /// From now on the worker has to say that a channel is closed, and in time.
+    fn begin_close(&mut self, id: ChannelId) {
+        self.copied = Instant::now();
+        for Copying { stage, .. } in self.copies.values_mut() {
+            if let CopyStage::Direct { channel, is_closing } = stage
+                && *channel == id
+            {
+                *is_closing = true;
+            }
+        }
+    }
+
+    /// A channel is closed: what was to come over it has to come another way.
+    fn end_close(&mut self, id: ChannelId) -> Vec<CopyOrder> {
+        self.forgotten.retain(|_, channel| *channel != id);
+        let is_of_it = |copying: &&mut Copying| matches!(copying.stage, CopyStage::Direct { channel, .. } if channel == id);
+        let of_it = self.copies.values_mut().filter(is_of_it);
+        let again = of_it.map(|copying| {
+            copying.stage = CopyStage::Awaited;
+            copying.order
+        });
+        again.collect()
+    }
+
     /// The buffer of a handle is dropped: what was to come into it does not come. Of what is half
     /// sent the rest is, before the buffer is dropped. Returns how many there were.
     fn forget(&mut self, handle: HandleId) -> usize {
         let before = self.copies.len();
-        self.copies.retain(|_, Copying { order, stage, .. }| {
-            order.handle != handle || !matches!(stage, CopyStage::Awaited | CopyStage::Queued)
+        let Self { copies, forgotten, .. } = self;
+        copies.retain(|transfer, Copying { order, stage, .. }| {
+            if order.handle != handle {
+                return true;
+            }
+            match stage {
+                CopyStage::Direct { channel, .. } => {
+                    forgotten.insert(*transfer, *channel);
+                    false
+                }
+                stage => !matches!(stage, CopyStage::Awaited | CopyStage::Queued),
+            }
         });
         before - self.copies.len()
     }
@@ -563,7 +728,9 @@ impl State {
     fn fail(&mut self, transfer: TransferId) -> Result<CopyOrder, String> {
         let copying = self.copies.get(&transfer);
         let order = match copying.map(|copying| (&copying.stage, copying.order)) {
-            Some((CopyStage::Sent | CopyStage::Fetching(_), order)) => order,
+            Some((CopyStage::Sent | CopyStage::Fetching(_) | CopyStage::Direct { .. }, order)) => {
+                order
+            }
             _ => return Err("it failed at a copy that it was not asked for".to_owned()),
         };
         self.copies.remove(&transfer);
@@ -614,6 +781,10 @@ impl State {
             (*order, content)
         }))
     }
+}
+
+fn remote_copy(CopyOrder { transfer, handle, bytes, .. }: CopyOrder) -> RemoteCopy {
+    RemoteCopy { transfer, handle, bytes }
 }
 
 fn remote(launch: Launch) -> Order<'static> {

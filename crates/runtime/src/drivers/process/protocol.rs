@@ -1,5 +1,6 @@
-//! Frames between a program and its workers: a length, a version, a kind, and fields in little
-//! endian. Whatever is read is checked against limits before anything is taken for it.
+//! Frames between a program and its workers, and from one worker to another: a length, a version,
+//! a kind, and fields in little endian. Whatever is read is checked against limits before anything
+//! is taken for it.
 
 use thiserror::Error;
 
@@ -7,7 +8,7 @@ use crate::machine::Interval;
 use crate::{Access, Accesses, HandleId, Mode, Nanos, TaskId, TransferId};
 
 /// Of every frame. Another one ends the connection.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Most bytes of content in a frame: whatever is urgent waits for one.
 pub const CHUNK: usize = 1 << 16;
@@ -58,7 +59,23 @@ pub struct Hello {
     /// Bytes.
     pub capacity: u64,
     pub kernels: Vec<String>,
+    /// Where other workers may come to.
+    pub door: Option<Door>,
 }
+
+/// Where a worker listens to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Door {
+    /// A file in the directory of the program's socket, or over TCP: a port in what a worker says of
+    /// itself, an address and a port in what the program tells another.
+    pub place: String,
+    /// What they have to show. Zeros over a Unix socket.
+    pub token: [u8; TOKEN],
+}
+
+/// A direct connection from one worker to another, as the program numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChannelId(pub u32);
 
 /// A part of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +99,14 @@ pub struct RemoteLaunch {
     pub accesses: Accesses,
 }
 
+/// The whole content of a handle, of so many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteCopy {
+    pub transfer: TransferId,
+    pub handle: HandleId,
+    pub bytes: u64,
+}
+
 /// From the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order<'a> {
@@ -93,14 +118,20 @@ pub enum Order<'a> {
     },
     Launch(RemoteLaunch),
     Store(HandleId, Chunk<'a>),
-    Fetch {
-        transfer: TransferId,
-        handle: HandleId,
-        bytes: u64,
-    },
+    Fetch(RemoteCopy),
     Drop(HandleId),
     /// There is nothing more to do, now or later.
     End,
+    /// Another worker is to come with a channel.
+    Expect(ChannelId),
+    /// What is to come over it.
+    Await(ChannelId, RemoteCopy),
+    /// Go to another worker, and open a channel to it.
+    Open(ChannelId, Door),
+    /// What is to go over it.
+    Send(ChannelId, RemoteCopy),
+    /// It is of no more use.
+    Close(ChannelId),
 }
 
 /// From a worker. Times are its own.
@@ -123,9 +154,24 @@ pub enum Report<'a> {
         transfer: TransferId,
         reason: String,
     },
+    /// To the program, or over a channel.
     Content(Chunk<'a>),
     /// It has nothing to say, and is there.
     Alive,
+    /// The first thing over a channel.
+    Greeting {
+        token: [u8; TOKEN],
+        channel: ChannelId,
+    },
+    /// From the second end of a channel to the first, and from that to the program.
+    Opened(ChannelId),
+    /// From either end. From the second: nothing that is still to come over it is stored.
+    Closed {
+        channel: ChannelId,
+        reason: String,
+    },
+    /// Some of what is awaited over it came.
+    Progress(ChannelId),
 }
 
 impl Order<'_> {
@@ -148,14 +194,29 @@ impl Order<'_> {
             Self::Store(handle, chunk) => {
                 frame.kind(2).handle(*handle).chunk(chunk);
             }
-            Self::Fetch { transfer, handle, bytes } => {
-                frame.kind(3).transfer(*transfer).handle(*handle).u64(*bytes);
+            Self::Fetch(copy) => {
+                frame.kind(3).copy(copy);
             }
             Self::Drop(handle) => {
                 frame.kind(4).handle(*handle);
             }
             Self::End => {
                 frame.kind(5);
+            }
+            Self::Expect(channel) => {
+                frame.kind(6).u32(channel.0);
+            }
+            Self::Await(channel, copy) => {
+                frame.kind(7).u32(channel.0).copy(copy);
+            }
+            Self::Open(channel, Door { place, token }) => {
+                frame.kind(8).u32(channel.0).name(place).bytes(token);
+            }
+            Self::Send(channel, copy) => {
+                frame.kind(9).u32(channel.0).copy(copy);
+            }
+            Self::Close(channel) => {
+                frame.kind(10).u32(channel.0);
             }
         }
     }
@@ -179,13 +240,17 @@ impl<'a> Order<'a> {
                 Self::Launch(RemoteLaunch { task, kernel, parameter, sequence, expected, accesses })
             }
             2 => Self::Store(fields.handle()?, fields.chunk()?),
-            3 => Self::Fetch {
-                transfer: fields.transfer()?,
-                handle: fields.handle()?,
-                bytes: fields.u64()?,
-            },
+            3 => Self::Fetch(fields.copy()?),
             4 => Self::Drop(fields.handle()?),
             5 => Self::End,
+            6 => Self::Expect(fields.channel()?),
+            7 => Self::Await(fields.channel()?, fields.copy()?),
+            8 => {
+                let channel = fields.channel()?;
+                Self::Open(channel, Door { place: fields.name()?, token: fields.array()? })
+            }
+            9 => Self::Send(fields.channel()?, fields.copy()?),
+            10 => Self::Close(fields.channel()?),
             other => return Err(FrameError::Kind(other)),
         };
         fields.end().map(|()| order)
@@ -197,9 +262,13 @@ impl Report<'_> {
     pub fn write(&self, into: &mut Vec<u8>) {
         let frame = Frame::begin(into);
         match self {
-            Self::Hello(Hello { token, device, class, capacity, kernels }) => {
+            Self::Hello(Hello { token, device, class, capacity, kernels, door }) => {
                 let frame = frame.kind(0).bytes(token).name(device).name(class);
-                frame.u64(*capacity).names(kernels);
+                let frame = frame.u64(*capacity).names(kernels);
+                match door {
+                    Some(Door { place, token }) => frame.u8(1).name(place).bytes(token),
+                    None => frame.u8(0),
+                };
             }
             Self::Ended { task, ran } => {
                 frame.kind(1).id(task.row, task.generation).interval(*ran);
@@ -220,6 +289,18 @@ impl Report<'_> {
             Self::Alive => {
                 frame.kind(6);
             }
+            Self::Greeting { token, channel } => {
+                frame.kind(7).bytes(token).u32(channel.0);
+            }
+            Self::Opened(channel) => {
+                frame.kind(8).u32(channel.0);
+            }
+            Self::Closed { channel, reason } => {
+                frame.kind(9).u32(channel.0).reason(reason);
+            }
+            Self::Progress(channel) => {
+                frame.kind(10).u32(channel.0);
+            }
         }
     }
 }
@@ -236,6 +317,7 @@ impl<'a> Report<'a> {
                 class: fields.name()?,
                 capacity: fields.u64()?,
                 kernels: fields.names()?,
+                door: fields.door()?,
             }),
             1 => Self::Ended { task: fields.task()?, ran: fields.interval()? },
             2 => Self::Failed {
@@ -250,6 +332,13 @@ impl<'a> Report<'a> {
             },
             5 => Self::Content(fields.chunk()?),
             6 => Self::Alive,
+            7 => Self::Greeting { token: fields.array()?, channel: fields.channel()? },
+            8 => Self::Opened(fields.channel()?),
+            9 => Self::Closed {
+                channel: fields.channel()?,
+                reason: fields.text(REASON_MAX, "reason")?,
+            },
+            10 => Self::Progress(fields.channel()?),
             other => return Err(FrameError::Kind(other)),
         };
         fields.end().map(|()| report)
@@ -325,6 +414,10 @@ impl<'a> Frame<'a> {
 
     fn transfer(self, transfer: TransferId) -> Self {
         self.id(transfer.row, transfer.generation)
+    }
+
+    fn copy(self, RemoteCopy { transfer, handle, bytes }: &RemoteCopy) -> Self {
+        self.transfer(*transfer).handle(*handle).u64(*bytes)
     }
 
     fn interval(self, interval: Interval) -> Self {
@@ -426,6 +519,23 @@ impl<'a> Fields<'a> {
         }
     }
 
+    fn copy(&mut self) -> Result<RemoteCopy, FrameError> {
+        let (transfer, handle) = (self.transfer()?, self.handle()?);
+        Ok(RemoteCopy { transfer, handle, bytes: self.u64()? })
+    }
+
+    fn channel(&mut self) -> Result<ChannelId, FrameError> {
+        Ok(ChannelId(self.u32()?))
+    }
+
+    fn door(&mut self) -> Result<Option<Door>, FrameError> {
+        match self.u8()? {
+            0 => Ok(None),
+            1 => Ok(Some(Door { place: self.name()?, token: self.array()? })),
+            _ => Err(FrameError::Field("door")),
+        }
+    }
+
     fn mode(&mut self) -> Result<Mode, FrameError> {
         match self.u8()? {
             0 => Ok(Mode::Read),
@@ -474,6 +584,15 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The parts of a content; an empty one has one.
+pub fn chunks(transfer: TransferId, content: &[u8]) -> impl Iterator<Item = Chunk<'_>> {
+    let total = content.len() as u64;
+    (0..content.len().max(1)).step_by(CHUNK).map(move |offset| {
+        let bytes = &content[offset..content.len().min(offset + CHUNK)];
+        Chunk { transfer, total, offset: offset as u64, bytes }
+    })
+}
+
 /// A content that comes in parts, in order, of as many bytes as were expected.
 #[derive(Debug)]
 pub struct Assembly {
@@ -520,6 +639,13 @@ mod tests {
     const CHUNK_OF_3: Chunk<'_> =
         Chunk { transfer: TRANSFER, total: 8, offset: 5, bytes: &[1, 2, 3] };
 
+    const COPY: RemoteCopy = RemoteCopy { transfer: TRANSFER, handle: HANDLE, bytes: 8 };
+    const CHANNEL: ChannelId = ChannelId(u32::MAX);
+
+    fn door() -> Door {
+        Door { place: "10.0.0.7:4100".to_owned(), token: [8; TOKEN] }
+    }
+
     fn orders() -> Vec<Order<'static>> {
         let accesses = [Mode::Read, Mode::Write, Mode::ReadWrite];
         let accesses = accesses.map(|mode| Access { handle: HANDLE, mode });
@@ -535,8 +661,14 @@ mod tests {
             Order::Welcome { silence_ms: 9, kernels: vec!["a".to_owned(), String::new()] },
             Order::Launch(launch),
             Order::Store(HANDLE, CHUNK_OF_3),
-            Order::Fetch { transfer: TRANSFER, handle: HANDLE, bytes: 8 },
+            Order::Fetch(COPY),
             Order::Drop(HANDLE),
+            Order::End,
+            Order::Expect(CHANNEL),
+            Order::Await(CHANNEL, COPY),
+            Order::Open(CHANNEL, door()),
+            Order::Send(CHANNEL, COPY),
+            Order::Close(CHANNEL),
         ]
     }
 
@@ -549,15 +681,21 @@ mod tests {
             class: text(),
             capacity: 1 << 40,
             kernels: vec![text(), text()],
+            door: None,
         };
         vec![
-            Report::Hello(hello),
+            Report::Hello(hello.clone()),
+            Report::Hello(Hello { door: Some(door()), ..hello }),
             Report::Ended { task: TASK, ran },
             Report::Failed { task: TASK, ran, reason: text() },
             Report::Stored { transfer: TRANSFER },
             Report::CopyFailed { transfer: TRANSFER, reason: text() },
             Report::Content(CHUNK_OF_3),
             Report::Alive,
+            Report::Greeting { token: [9; TOKEN], channel: CHANNEL },
+            Report::Opened(CHANNEL),
+            Report::Closed { channel: CHANNEL, reason: text() },
+            Report::Progress(CHANNEL),
         ]
     }
 
@@ -632,7 +770,7 @@ mod tests {
 
         #[test]
         fn no_bytes_are_too_strange(
-            kind in 0_u8..8,
+            kind in 0_u8..12,
             body in proptest::collection::vec(any::<u8>(), 0..80),
         ) {
             let frame = [&[VERSION, kind], &body[..]].concat();

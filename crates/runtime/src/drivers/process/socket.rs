@@ -1,10 +1,10 @@
 //! The two transports, and whether the other end is who it has to be.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,7 +12,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::SockRef;
 use thiserror::Error;
 
-use super::protocol::{self, CHUNK, FrameError, Hello, LENGTH, Report, TOKEN};
+use super::protocol::{self, CHUNK, ChannelId, Door, FrameError, Hello, LENGTH, Report, TOKEN};
 use super::{Limits, Offer};
 
 /// What a worker has to show over TCP. It crosses the network as it is: whoever reads along has
@@ -220,7 +220,7 @@ pub enum ConnectError {
 
 /// Who may come, and where.
 #[derive(Debug)]
-enum Door {
+enum Entrance {
     Unix(UnixListener, PathBuf),
     Tcp(TcpListener, Token),
 }
@@ -228,7 +228,7 @@ enum Door {
 /// Where workers come to.
 #[derive(Debug)]
 pub struct Listener {
-    door: Door,
+    entrance: Entrance,
 }
 
 /// A worker that was let in.
@@ -236,13 +236,73 @@ pub struct Listener {
 pub struct Peer {
     pub(super) frames: Frames,
     pub(super) offer: Offer,
+    pub(super) neighbour: Option<Neighbour>,
     process: Option<i32>,
+}
+
+/// A worker that listens to other workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// As it is told to others.
+    pub door: Door,
+    /// Where it is, over TCP.
+    address: Option<IpAddr>,
+}
+
+impl Neighbour {
+    /// `None` where a worker's door is none that others could come to.
+    fn of(socket: &Socket, Door { place, token }: Door) -> Option<Self> {
+        match socket {
+            Socket::Unix(_) => {
+                is_file_name(&place).then_some(Self { door: Door { place, token }, address: None })
+            }
+            Socket::Tcp(stream) => {
+                let address = stream.peer_addr().ok()?.ip();
+                let place = SocketAddr::new(address, place.parse().ok()?).to_string();
+                Some(Self { door: Door { place, token }, address: Some(address) })
+            }
+        }
+    }
+
+    /// Whether each is where the other may come to: what is the machine itself for one of them is
+    /// another machine for the other.
+    pub fn reaches(&self, other: &Self) -> bool {
+        match (self.address, other.address) {
+            (None, None) => true,
+            (Some(own), Some(other)) => own.is_loopback() == other.is_loopback(),
+            _ => false,
+        }
+    }
+}
+
+/// Whether it names a file in whatever directory, and nothing outside of it.
+fn is_file_name(place: &str) -> bool {
+    let mut parts = Path::new(place).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == place)
 }
 
 impl Peer {
     /// What it says of itself.
     pub fn offer(&self) -> &Offer {
         &self.offer
+    }
+
+    /// Whether contents may go from one to the other without passing through the program, which
+    /// tries it when there is such a content.
+    pub fn reaches(&self, other: &Self) -> bool {
+        let both = self.neighbour.as_ref().zip(other.neighbour.as_ref());
+        both.is_some_and(|(own, other)| own.reaches(other))
+    }
+
+    /// The addresses of this program and of the worker in the network that joins the two, over TCP:
+    /// on one machine they are the same.
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        match self.frames.socket() {
+            Socket::Unix(_) => None,
+            Socket::Tcp(stream) => {
+                Some((stream.local_addr().ok()?.ip(), stream.peer_addr().ok()?.ip()))
+            }
+        }
     }
 
     /// Its process, where the system says so: over a Unix socket.
@@ -269,7 +329,7 @@ impl Listener {
     pub fn unix(path: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { door: Door::Unix(listener, path.to_owned()) })
+        Ok(Self { entrance: Entrance::Unix(listener, path.to_owned()) })
     }
 
     /// For whoever has the token.
@@ -279,14 +339,14 @@ impl Listener {
     pub fn tcp(address: impl ToSocketAddrs, token: Token) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { door: Door::Tcp(listener, token) })
+        Ok(Self { entrance: Entrance::Tcp(listener, token) })
     }
 
     /// Where it listens, over TCP.
     pub fn address(&self) -> Option<SocketAddr> {
-        match &self.door {
-            Door::Unix(..) => None,
-            Door::Tcp(listener, _) => listener.local_addr().ok(),
+        match &self.entrance {
+            Entrance::Unix(..) => None,
+            Entrance::Tcp(listener, _) => listener.local_addr().ok(),
         }
     }
 
@@ -303,21 +363,27 @@ impl Listener {
     ///
     /// # Errors
     /// Nobody in time, and a system that has no room for another connection now.
-    fn pending(&self, limits: &Limits) -> Result<Pending, ConnectError> {
+    pub(super) fn pending(&self, limits: &Limits) -> Result<Pending, ConnectError> {
         let socket = self.next(Instant::now() + limits.handshake, limits.handshake)?;
-        let token = match &self.door {
-            Door::Unix(..) => None,
-            Door::Tcp(_, token) => Some(token.clone()),
+        let token = match &self.entrance {
+            Entrance::Unix(..) => None,
+            Entrance::Tcp(_, token) => Some(token.clone()),
         };
         Ok(Pending { socket, token })
+    }
+
+    /// Nobody is let in any more: who waits for somebody to come ends with an error.
+    pub(super) fn shutdown(&self) {
+        // One that is down already is what is wanted.
+        let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Both);
     }
 
     /// Waits for a connection until then.
     fn next(&self, by: Instant, most: Duration) -> Result<Socket, ConnectError> {
         loop {
-            let accepted = match &self.door {
-                Door::Unix(listener, _) => listener.accept().map(|(one, _)| Socket::Unix(one)),
-                Door::Tcp(listener, _) => listener.accept().map(|(one, _)| Socket::Tcp(one)),
+            let accepted = match &self.entrance {
+                Entrance::Unix(listener, _) => listener.accept().map(|(one, _)| Socket::Unix(one)),
+                Entrance::Tcp(listener, _) => listener.accept().map(|(one, _)| Socket::Tcp(one)),
             };
             match accepted {
                 Ok(socket) => return Ok(socket),
@@ -329,11 +395,15 @@ impl Listener {
             if left.is_zero() {
                 return Err(ConnectError::Nobody(most));
             }
-            let ready = PollFd::new(self.descriptor(), PollFlags::POLLIN);
             // Rounded up, lest it be asked again and again at the end.
             let left = left + Duration::from_millis(1);
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            match poll(&mut [ready], timeout) {
+            let mut ready = [PollFd::new(self.descriptor(), PollFlags::POLLIN)];
+            match poll(&mut ready, timeout) {
+                // A listener that is shut down.
+                Ok(_) if ready[0].revents().is_some_and(|own| own.contains(PollFlags::POLLHUP)) => {
+                    return Err(io::Error::from(ErrorKind::NotConnected).into());
+                }
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
@@ -341,27 +411,55 @@ impl Listener {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.door {
-            Door::Unix(listener, _) => listener.as_fd(),
-            Door::Tcp(listener, _) => listener.as_fd(),
+        match &self.entrance {
+            Entrance::Unix(listener, _) => listener.as_fd(),
+            Entrance::Tcp(listener, _) => listener.as_fd(),
         }
     }
 }
 
 /// A connection of whoever came.
 #[derive(Debug)]
-struct Pending {
+pub struct Pending {
     socket: Socket,
     /// What it has to show, over TCP.
     token: Option<Token>,
 }
 
 impl Pending {
-    /// Waits until it has said who it is.
+    /// Waits until it has said which worker it is.
     ///
     /// # Errors
     /// Somebody who is not who it has to be, or does not say so in time.
     fn handshake(self, limits: &Limits) -> Result<Peer, ConnectError> {
+        let (frames, process, hello) = self.first(limits, |report| match report {
+            Report::Hello(hello) => Some((hello.token, hello)),
+            _ => None,
+        })?;
+        let Hello { device, class, capacity, kernels, door, .. } = hello;
+        let offer = Offer { device, class, capacity, kernels };
+        let neighbour = door.and_then(|door| Neighbour::of(frames.socket(), door));
+        Ok(Peer { frames, offer, neighbour, process })
+    }
+
+    /// Waits until a worker has said which channel it brings.
+    ///
+    /// # Errors
+    /// As of [`Pending::handshake`].
+    pub fn greeting(self, limits: &Limits) -> Result<(Frames, ChannelId), ConnectError> {
+        let (frames, _, channel) = self.first(limits, |report| match report {
+            Report::Greeting { token, channel } => Some((token, channel)),
+            _ => None,
+        })?;
+        Ok((frames, channel))
+    }
+
+    /// The first thing that it says, with the token that it shows, and its process.
+    fn first<T>(
+        self,
+        limits: &Limits,
+        said: impl FnOnce(Report<'_>) -> Option<([u8; TOKEN], T)>,
+    ) -> Result<(Frames, Option<i32>, T), ConnectError> {
         let Self { socket, token } = self;
         let by = Instant::now() + limits.handshake;
         let process = match &socket {
@@ -377,24 +475,18 @@ impl Pending {
             true => Ok(()),
             false => Err("it did not say who it is in time".to_owned()),
         })?;
-        let Ok(Report::Hello(hello)) = Report::read(frame) else {
-            return Err(match Report::read(frame) {
-                Err(error) => ReadError::from(error).into(),
-                Ok(_) => ConnectError::NoHello,
-            });
-        };
-        let Hello { token: shown, device, class, capacity, kernels } = hello;
-        if token.is_some_and(|token| !token.is(&shown)) {
-            return Err(ConnectError::Token);
+        let report = Report::read(frame).map_err(ReadError::from)?;
+        let (shown, found) = said(report).ok_or(ConnectError::NoHello)?;
+        match token.is_none_or(|token| token.is(&shown)) {
+            true => Ok((frames, process, found)),
+            false => Err(ConnectError::Token),
         }
-        let offer = Offer { device, class, capacity, kernels };
-        Ok(Peer { frames, offer, process })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Door::Unix(_, path) = &self.door {
+        if let Entrance::Unix(_, path) = &self.entrance {
             // Whoever removed it first did what was to be done.
             let _ = std::fs::remove_file(path);
         }
@@ -416,6 +508,64 @@ fn checked(stream: &UnixStream) -> Result<i32, ConnectError> {
 pub struct Connection {
     pub(super) socket: Socket,
     pub(super) token: [u8; TOKEN],
+    /// Where this worker and its neighbours meet.
+    pub(super) home: Home,
+}
+
+/// Where workers of one program meet each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Home {
+    /// The directory of the program's socket.
+    Directory(PathBuf),
+    /// The address that this worker has in the network in which the program is.
+    Network(IpAddr),
+}
+
+impl Home {
+    /// Listens to other workers there; what they have to be told to come.
+    ///
+    /// # Errors
+    /// A place that can't be had.
+    pub fn listen(&self) -> io::Result<(Listener, Door)> {
+        let token = Token::random()?;
+        match self {
+            Self::Directory(directory) => {
+                let place = format!("worker-{}", &token.to_text()[..16]);
+                let listener = Listener::unix(&directory.join(&place))?;
+                Ok((listener, Door { place, token: [0; TOKEN] }))
+            }
+            Self::Network(address) => {
+                let listener = Listener::tcp((*address, 0), token.clone())?;
+                let port = listener.address().map_or(0, |address| address.port());
+                Ok((listener, Door { place: port.to_string(), token: token.0 }))
+            }
+        }
+    }
+
+    /// A way to another worker.
+    ///
+    /// # Errors
+    /// A place that is none, or where nobody listens.
+    pub fn connect(&self, place: &str, limits: &Limits) -> Result<Socket, ConnectError> {
+        let none = || io::Error::new(ErrorKind::InvalidInput, format!("`{place}` is no place"));
+        let socket = match self {
+            Self::Directory(directory) if is_file_name(place) => {
+                let stream = UnixStream::connect(directory.join(place))?;
+                checked(&stream)?;
+                Socket::Unix(stream)
+            }
+            Self::Directory(_) => return Err(none().into()),
+            Self::Network(_) => {
+                let address = place.parse().map_err(|_| none())?;
+                let stream = TcpStream::connect_timeout(&address, limits.handshake)?;
+                set_prompt(&stream)?;
+                watch(&stream)?;
+                Socket::Tcp(stream)
+            }
+        };
+        socket.set_timeouts(Some(limits.tick()), Some(limits.taking))?;
+        Ok(socket)
+    }
 }
 
 impl Connection {
@@ -426,7 +576,8 @@ impl Connection {
     pub fn unix(path: &Path) -> Result<Self, ConnectError> {
         let stream = UnixStream::connect(path)?;
         checked(&stream)?;
-        Ok(Self { socket: Socket::Unix(stream), token: [0; TOKEN] })
+        let home = Home::Directory(path.parent().unwrap_or(Path::new("")).to_owned());
+        Ok(Self { socket: Socket::Unix(stream), token: [0; TOKEN], home })
     }
 
     /// # Errors
@@ -435,7 +586,8 @@ impl Connection {
         let stream = TcpStream::connect(address)?;
         set_prompt(&stream)?;
         watch(&stream)?;
-        Ok(Self { socket: Socket::Tcp(stream), token: token.0 })
+        let home = Home::Network(stream.local_addr()?.ip());
+        Ok(Self { socket: Socket::Tcp(stream), token: token.0, home })
     }
 }
 
@@ -493,5 +645,13 @@ mod tests {
         assert!(Token::from_text(&format!("g{}", &text[1..])).is_none());
         assert!(!format!("{token:?}").contains(&text));
         assert!(token.is(&token.0) && !Token([0; TOKEN]).is(&[1; TOKEN]));
+    }
+
+    #[test]
+    fn a_place_is_a_file_in_the_directory_and_nothing_else() {
+        assert!(is_file_name("worker-1"));
+        for other in ["", ".", "..", "/", "/tmp", "a/b", "../a", "a/", "./a"] {
+            assert!(!is_file_name(other), "{other}");
+        }
     }
 }

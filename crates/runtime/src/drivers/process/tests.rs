@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use het_core::Bytes;
 
-use super::protocol::{CHUNK, Chunk, Hello, Order, Report, TOKEN};
+use super::protocol::{CHUNK, ChannelId, Chunk, Door, Hello, Order, RemoteCopy, Report, TOKEN};
 use super::socket::{Frames, Socket};
 use super::*;
 use crate::machine::Interval;
@@ -60,6 +60,11 @@ enum Heard {
     Fetch(TransferId),
     Drop(HandleId),
     End,
+    Expect(ChannelId),
+    Await(ChannelId, TransferId),
+    Open(ChannelId, String),
+    Send(ChannelId, TransferId),
+    Close(ChannelId),
 }
 
 struct Hand(Frames);
@@ -78,9 +83,14 @@ impl Hand {
             Order::Welcome { .. } => Heard::Welcome,
             Order::Launch(launch) => Heard::Launch(launch.task),
             Order::Store(handle, chunk) => Heard::Part(handle, chunk.offset),
-            Order::Fetch { transfer, .. } => Heard::Fetch(transfer),
+            Order::Fetch(copy) => Heard::Fetch(copy.transfer),
             Order::Drop(handle) => Heard::Drop(handle),
             Order::End => Heard::End,
+            Order::Expect(channel) => Heard::Expect(channel),
+            Order::Await(channel, copy) => Heard::Await(channel, copy.transfer),
+            Order::Open(channel, door) => Heard::Open(channel, door.place),
+            Order::Send(channel, copy) => Heard::Send(channel, copy.transfer),
+            Order::Close(channel) => Heard::Close(channel),
         }
     }
 
@@ -107,8 +117,16 @@ fn machine(workers: u16) -> Machine {
     Machine::new(devices, memories, 0, links.collect()).expect("a machine")
 }
 
-/// Workers that have said who they are.
+/// Workers that have said who they are, and that nobody can come to.
 fn workers(count: u16) -> (Vec<Hand>, Vec<(MemoryId, Peer)>) {
+    workers_with(count, |_| None)
+}
+
+/// Workers that listen where the rows of their memories say.
+fn workers_with(
+    count: u16,
+    place: impl Fn(u16) -> Option<String>,
+) -> (Vec<Hand>, Vec<(MemoryId, Peer)>) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("socket");
     let listener = Listener::unix(&path).expect("a socket");
@@ -117,8 +135,9 @@ fn workers(count: u16) -> (Vec<Hand>, Vec<(MemoryId, Peer)>) {
         let mut hand = Hand(Frames::new(Socket::Unix(stream)));
         let name = || "any".to_owned();
         let (token, capacity) = ([0; TOKEN], 1 << 30);
-        let kernels = Vec::new();
-        hand.say(&Report::Hello(Hello { token, device: name(), class: name(), capacity, kernels }));
+        let door = place(row).map(|place| Door { place, token });
+        let (device, class, kernels) = (name(), name(), Vec::new());
+        hand.say(&Report::Hello(Hello { token, device, class, capacity, kernels, door }));
         (hand, (MemoryId(row), listener.accept(&LONG).expect("a worker")))
     };
     (1..=count).map(worker).unzip()
@@ -316,4 +335,293 @@ fn a_worker_of_another_version_is_not_let_in() {
     let refused = Process::<Vec<u8>>::new(&machine(1), (&kernels, Vec::new()), peers, LONG);
     let error = refused.expect_err("it lacks a kernel").to_string();
     assert!(error.contains("has no kernel `new`"), "{error}");
+}
+
+const CHANNEL: ChannelId = ChannelId(0);
+
+/// Two workers played by hand, with an open channel from the first to the second.
+fn channel() -> (Process<Vec<u8>>, Hand, Hand) {
+    let (mut hands, peers) = workers_with(2, |row| Some(format!("door{row}")));
+    let mut driver = driver(peers);
+    let (mut second, mut first) = (hands.remove(1), hands.remove(0));
+    driver.copy(copy(9, (1, 2), 8));
+    driver.flush();
+    assert_eq!([(); 2].map(|()| second.hear()), [Heard::Welcome, Heard::Expect(CHANNEL)]);
+    let open = Heard::Open(CHANNEL, "door2".to_owned());
+    let heard = [(); 3].map(|()| first.hear());
+    assert_eq!(heard, [Heard::Welcome, open, Heard::Fetch(transfer(9))]);
+    first.say(&Report::Opened(CHANNEL));
+    first.send_content(9, &[7; 8]);
+    assert_eq!(second.hear(), Heard::Part(handle(9), 0));
+    second.say(&Report::Stored { transfer: transfer(9) });
+    assert!(matches!(completions(&mut driver, 1)[..], [Completion::Copied { .. }]));
+    (driver, first, second)
+}
+
+#[test]
+fn a_content_goes_over_an_open_channel() {
+    let (mut driver, mut first, mut second) = channel();
+    driver.copy(copy(1, (1, 2), 8));
+    driver.flush();
+    assert_eq!(first.hear(), Heard::Send(CHANNEL, transfer(1)));
+    assert_eq!(second.hear(), Heard::Await(CHANNEL, transfer(1)));
+    second.say(&Report::Progress(CHANNEL));
+    second.say(&Report::Stored { transfer: transfer(1) });
+    assert!(matches!(completions(&mut driver, 1)[..], [Completion::Copied { .. }]));
+    check_idle(&mut driver);
+}
+
+#[test]
+fn what_a_channel_that_is_given_up_does_not_bring_comes_through_the_program() {
+    let (mut driver, mut first, mut second) = channel();
+    for row in [1, 2] {
+        driver.copy(copy(row, (1, 2), 8));
+    }
+    driver.flush();
+    for row in [1, 2] {
+        assert_eq!(first.hear(), Heard::Send(CHANNEL, transfer(row)));
+        assert_eq!(second.hear(), Heard::Await(CHANNEL, transfer(row)));
+    }
+    first.say(&Report::Closed { channel: CHANNEL, reason: "it took nothing".to_owned() });
+    assert_eq!([first.hear(), second.hear()], [(); 2].map(|()| Heard::Close(CHANNEL)));
+    // One more is asked for before the second end has heard of it.
+    driver.copy(copy(3, (1, 2), 8));
+    driver.flush();
+    second.say(&Report::Stored { transfer: transfer(1) });
+    second.say(&Report::Closed { channel: CHANNEL, reason: "it is told to".to_owned() });
+    let mut asked = [first.hear(), first.hear()];
+    asked.sort_by_key(|heard| matches!(heard, Heard::Fetch(of) if of.row == 3));
+    assert_eq!(asked, [2, 3].map(|row| Heard::Fetch(transfer(row))));
+    for row in [2, 3] {
+        first.send_content(row, &[7; 8]);
+        assert_eq!(second.hear(), Heard::Part(handle(row), 0));
+        second.say(&Report::Stored { transfer: transfer(row) });
+    }
+    let ended = completions(&mut driver, 3);
+    assert!(ended.iter().all(|one| matches!(one, Completion::Copied { .. })), "{ended:?}");
+    check_idle(&mut driver);
+    // It is not opened again between the same two.
+    driver.copy(copy(4, (1, 2), 8));
+    driver.flush();
+    assert_eq!(first.hear(), Heard::Fetch(transfer(4)));
+}
+
+#[test]
+fn nothing_comes_over_a_channel_of_a_lost_worker_into_a_buffer_that_is_used_again() {
+    let (mut driver, mut first, mut second) = channel();
+    driver.copy(copy(1, (1, 2), 8));
+    driver.flush();
+    assert_eq!(first.hear(), Heard::Send(CHANNEL, transfer(1)));
+    drop(first);
+    let lost = completions(&mut driver, 1);
+    assert!(matches!(lost[..], [Completion::MemoryLost { memory: MemoryId(1), .. }]), "{lost:?}");
+    driver.drop_buffer(handle(1), MemoryId(2));
+    driver.launch(launch(2, 1));
+    driver.flush();
+    let heard = [(); 4].map(|()| second.hear());
+    let awaited = Heard::Await(CHANNEL, transfer(1));
+    let closed = Heard::Close(CHANNEL);
+    assert_eq!(heard, [awaited, closed, Heard::Drop(handle(1)), Heard::Launch(TASK)]);
+    // It was there before the second end heard that it is of no use.
+    second.say(&Report::Stored { transfer: transfer(1) });
+    second.say(&Report::Closed { channel: CHANNEL, reason: "it is told to".to_owned() });
+    second.say(&Report::Ended { task: TASK, ran: Interval { start: 0, end: 0 } });
+    let ended = completions(&mut driver, 1);
+    assert!(matches!(ended[..], [Completion::Ended { .. }]), "{ended:?}");
+    check_idle(&mut driver);
+}
+
+#[test]
+fn a_worker_that_speaks_of_the_channels_of_others_is_cut_off() {
+    for report in [
+        Report::Opened(ChannelId(7)),
+        Report::Opened(CHANNEL),
+        Report::Progress(ChannelId(1)),
+        Report::Closed { channel: ChannelId(7), reason: String::new() },
+    ] {
+        let (mut driver, _first, mut second) = channel();
+        second.say(&report);
+        let lost = completions(&mut driver, 1);
+        let is_lost = matches!(lost[..], [Completion::MemoryLost { memory: MemoryId(2), .. }]);
+        assert!(is_lost, "{report:?}: {lost:?}");
+    }
+}
+
+/// A worker that serves a program played by hand, which knows where others may come to.
+struct Served {
+    program: Hand,
+    door: std::path::PathBuf,
+    worker: JoinHandle<Result<(), WorkerError>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Served {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::unix(&path).expect("a socket");
+        let worker = std::thread::spawn(move || {
+            let connection = Connection::unix(&path).expect("a program");
+            serve::<Vec<u8>>(connection, ("any", "any", 1 << 30), Vec::new())
+        });
+        let Peer { frames, neighbour, .. } = listener.accept(&LONG).expect("a worker");
+        let door = directory.path().join(neighbour.expect("it listens").door.place);
+        let mut own = Self { program: Hand(frames), door, worker, _directory: directory };
+        own.order(&Order::Welcome { silence_ms: 60_000, kernels: Vec::new() });
+        own
+    }
+
+    fn order(&mut self, order: &Order<'_>) {
+        let mut frame = Vec::new();
+        order.write(&mut frame);
+        let mut socket = self.program.0.socket().try_clone().expect("a clone");
+        socket.write_all(&frame).expect("the worker listens");
+    }
+
+    /// What the worker says next, but for signs of life.
+    fn said(&mut self) -> String {
+        loop {
+            let frame = self.program.0.next(|_| Ok(())).expect("a frame");
+            match Report::read(frame).expect("a report") {
+                Report::Alive => {}
+                report => return format!("{report:?}"),
+            }
+        }
+    }
+
+    /// Another worker that comes with a channel.
+    fn neighbour(&self, channel: ChannelId) -> Hand {
+        let stream = UnixStream::connect(&self.door).expect("the worker listens");
+        let mut hand = Hand(Frames::new(Socket::Unix(stream)));
+        hand.say(&Report::Greeting { token: [0; TOKEN], channel });
+        hand
+    }
+
+    fn end(mut self) {
+        self.order(&Order::End);
+        self.worker.join().expect("it does not panic").expect("the program keeps to the protocol");
+    }
+}
+
+fn awaited(row: u32, bytes: u64) -> Order<'static> {
+    let copy = RemoteCopy { transfer: transfer(row), handle: handle(row), bytes };
+    Order::Await(CHANNEL, copy)
+}
+
+#[test]
+fn a_worker_takes_what_it_awaits_and_nothing_else() {
+    let mut served = Served::start();
+    // Whoever comes first: the program may say later that somebody will.
+    let mut first = served.neighbour(CHANNEL);
+    served.order(&Order::Expect(CHANNEL));
+    let frame = first.0.next(|_| Ok(())).expect("it is let in");
+    assert_eq!(Report::read(frame), Ok(Report::Opened(CHANNEL)));
+    first.send_content(1, &vec![7; 3 * CHUNK]);
+    served.order(&awaited(1, 3 * CHUNK as u64));
+    assert_eq!(served.said(), format!("{:?}", Report::Stored { transfer: transfer(1) }));
+    let fetched = RemoteCopy { transfer: transfer(5), handle: handle(1), bytes: 3 * CHUNK as u64 };
+    served.order(&Order::Fetch(fetched));
+    for _ in 0..3 {
+        assert!(served.said().starts_with("Content"));
+    }
+
+    // A second one with the same channel is a stranger.
+    let mut stranger = served.neighbour(CHANNEL);
+    assert!(matches!(stranger.0.next(|_| Ok(())), Err(ReadError::Closed)));
+    // Less than is awaited, and something after it.
+    served.order(&awaited(2, 8));
+    first.say(&Report::Content(Chunk { transfer: transfer(2), total: 9, offset: 0, bytes: &[1] }));
+    let said = served.said();
+    assert!(said.starts_with("Closed") && said.contains("9 bytes, where 8 are"), "{said}");
+    served.order(&Order::Close(CHANNEL));
+    served.order(&awaited(3, 8));
+    served.end();
+}
+
+#[test]
+fn a_channel_that_the_program_closes_stores_nothing_more() {
+    let mut served = Served::start();
+    served.order(&Order::Expect(CHANNEL));
+    let mut first = served.neighbour(CHANNEL);
+    first.0.next(|_| Ok(())).expect("it is let in");
+    served.order(&awaited(1, 2 * CHUNK as u64));
+    let half =
+        Chunk { transfer: transfer(1), total: 2 * CHUNK as u64, offset: 0, bytes: &[7; CHUNK] };
+    first.say(&Report::Content(half));
+    served.order(&Order::Close(CHANNEL));
+    assert!(served.said().starts_with("Closed"));
+    assert!(matches!(first.0.next(|_| Ok(())), Err(ReadError::Closed)), "it is let go");
+    // One that waits for nothing keeps no worker from ending.
+    served.order(&Order::Expect(ChannelId(1)));
+    let mut idle = served.neighbour(ChannelId(1));
+    idle.0.next(|_| Ok(())).expect("it is let in");
+    first = served.neighbour(ChannelId(2));
+    served.end();
+    drop((first, idle));
+}
+
+#[test]
+fn workers_bring_each_other_contents() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("socket");
+    let by_token = Token::random().expect("random numbers");
+    let doors = [
+        Listener::unix(&path).expect("a socket"),
+        Listener::tcp("127.0.0.1:0", by_token.clone()).expect("a port"),
+    ];
+    for listener in doors {
+        let address = listener.address();
+        let worker = || {
+            let (path, token) = (path.clone(), by_token.clone());
+            std::thread::spawn(move || {
+                let connection = match address {
+                    Some(address) => Connection::tcp(address, &token),
+                    None => Connection::unix(&path),
+                };
+                let fill: Code<Vec<u8>> = Box::new(|arguments| {
+                    arguments
+                        .write(0, |buffer| *buffer = vec![arguments.parameter() as u8; 200_000])
+                });
+                let kernels = vec![("fill".to_owned(), fill)];
+                serve(connection.expect("a program"), ("any", "any", 1 << 30), kernels)
+            })
+        };
+        let threads = [worker(), worker()];
+        let peers = [1, 2].map(|row| (MemoryId(row), listener.accept(&LONG).expect("a worker")));
+        assert!(peers[0].1.reaches(&peers[1].1));
+        let kernels = [KernelInfo { name: "fill".to_owned(), classes: Vec::new() }];
+        let fill = |_: &crate::drivers::cpu::Arguments<'_, Vec<u8>>| Ok(());
+        let code: Vec<Code<Vec<u8>>> = vec![Box::new(fill)];
+        let peers = Vec::from(peers);
+        let mut driver =
+            Process::new(&machine(2), (&kernels, code), peers, LONG).expect("a driver");
+        for row in 0..20 {
+            let parameter = u64::from(row);
+            driver.launch(Launch { parameter, ..launch(1, row) });
+            driver.flush();
+            assert!(matches!(completions(&mut driver, 1)[..], [Completion::Ended { .. }]));
+            driver.copy(copy(row, (1, 2), 200_000));
+            driver.flush();
+            let copied = completions(&mut driver, 1);
+            assert!(matches!(copied[..], [Completion::Copied { .. }]), "{copied:?}");
+            driver.copy(copy(100 + row, (2, 0), 200_000));
+            // The buffer of that copy is of this handle.
+            let back = CopyOrder { handle: handle(row), ..copy(200 + row, (2, 0), 200_000) };
+            driver.copy(back);
+            driver.flush();
+            completions(&mut driver, 2);
+            let is_whole = |content: &Vec<u8>| *content == vec![row as u8; 200_000];
+            assert!(driver.look(handle(row), MemoryId(0), is_whole), "{row}");
+            while driver.network.between(MemoryId(1), MemoryId(2)).expect("one").1 == Stage::Opening
+            {
+                std::thread::yield_now();
+            }
+        }
+        let (_, stage) = driver.network.between(MemoryId(1), MemoryId(2)).expect("a channel");
+        assert_eq!(stage, Stage::Open);
+        drop(driver);
+        for thread in threads {
+            thread.join().expect("no panic").expect("the program keeps to the protocol");
+        }
+    }
 }

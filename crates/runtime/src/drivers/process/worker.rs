@@ -1,23 +1,27 @@
 //! The worker's end: buffers of its own, and kernels that it knows by name.
 
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::super::cpu::lane::WAKE;
 use super::super::cpu::{Code, Shared, caught, read, run, write};
-use super::protocol::{Assembly, CHUNK, Chunk, FrameError, Hello, Order, RemoteLaunch, Report};
-use super::socket::{Connection, Frames, ReadError, Socket};
+use super::channel::Incoming;
+use super::protocol::{
+    Assembly, ChannelId, FrameError, Hello, Order, RemoteCopy, RemoteLaunch, Report, chunks,
+};
+use super::socket::{Connection, Frames, Home, ReadError, Socket};
 use super::{Limits, Portable};
 use crate::machine::Interval;
 use crate::{ClassId, DeviceId, HandleId, KernelId, Launch, MemoryId, Nanos, TransferId};
 
 /// The one memory of a worker.
-const OWN: MemoryId = MemoryId(0);
+pub const OWN: MemoryId = MemoryId(0);
 
 /// A kernel that the worker does not have: there are fewer.
 const ABSENT: KernelId = KernelId(u16::MAX);
@@ -41,22 +45,29 @@ impl From<FrameError> for WorkerError {
 }
 
 /// What all threads of a worker have.
-struct Worker<B> {
-    shared: Shared<B>,
+pub struct Worker<B> {
+    pub shared: Shared<B>,
     /// The worker's kernel for each of the program's.
     kernels: Vec<KernelId>,
     socket: Mutex<Socket>,
+    /// Where it meets other workers.
+    pub home: Home,
+    /// `None` where they can't come.
+    pub incoming: Option<Incoming>,
+    pub limits: Limits,
 }
 
-/// A content that is to be sent.
-struct Fetch {
-    transfer: TransferId,
-    handle: HandleId,
-    bytes: u64,
+/// What the receiving thread hands to others.
+struct Handed {
+    launches: Sender<RemoteLaunch>,
+    fetches: Sender<RemoteCopy>,
+    /// Channels that begin here.
+    outgoing: BTreeMap<ChannelId, Sender<RemoteCopy>>,
 }
 
 /// Serves a program until it says that there is nothing more to do. One thread runs kernels, one
-/// sends contents, one gives signs of life.
+/// sends contents, one gives signs of life; one lets other workers in, and each channel from or to
+/// one has its own.
 ///
 /// # Errors
 /// A program that does not let the worker in, ends the connection without a word, or sends what
@@ -66,7 +77,8 @@ pub fn serve<B: Portable>(
     (device, class, capacity): (&str, &str, u64),
     kernels: Vec<(String, Code<B>)>,
 ) -> Result<(), WorkerError> {
-    let Connection { socket, token } = connection;
+    let Connection { socket, token, home } = connection;
+    let (incoming, door) = Incoming::open(&home).unzip();
     let (names, code): (Vec<String>, Vec<Code<B>>) = kernels.into_iter().unzip();
     let mut frame = Vec::new();
     let hello = Hello {
@@ -75,6 +87,7 @@ pub fn serve<B: Portable>(
         class: class.to_owned(),
         capacity,
         kernels: names.clone(),
+        door,
     };
     Report::Hello(hello).write(&mut frame);
     let mut writer = socket.try_clone()?;
@@ -89,22 +102,28 @@ pub fn serve<B: Portable>(
         let place = names.iter().position(|own| own == name);
         place.map_or(ABSENT, |row| KernelId(row as u16))
     };
+    let silence = Duration::from_millis(silence_ms);
     let worker = Worker {
         shared: Shared::new(code, 1),
         kernels: kernels.iter().map(own).collect(),
         socket: Mutex::new(writer),
+        home,
+        incoming,
+        limits: Limits { silence, ..Limits::default() },
     };
-    let silence = Duration::from_millis(silence_ms);
     thread::scope(|scope| {
-        let (launches, launched) = channel();
-        let (fetches, fetched) = channel();
-        let (end, ends) = channel::<()>();
+        let (launches, launched) = mpsc::channel();
+        let (fetches, fetched) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
         scope.spawn(|| worker.compute(launched));
         scope.spawn(|| worker.send_contents(fetched));
-        scope.spawn(|| worker.give_signs(ends, silence));
-        let ended = worker.receive(frames, &launches, &fetches);
+        scope.spawn(|| worker.give_signs(ends));
+        scope.spawn(|| worker.let_in(scope));
         // The others end with these.
-        drop((launches, fetches, end));
+        let handed = Handed { launches, fetches, outgoing: BTreeMap::new() };
+        let ended = worker.receive(scope, frames, handed);
+        drop(end);
+        worker.incoming.iter().for_each(Incoming::end);
         ended
     })
 }
@@ -119,17 +138,17 @@ impl<B: Portable> Worker<B> {
         let _ = socket.write_all(frames);
     }
 
-    fn report(&self, report: &Report<'_>) {
+    pub fn report(&self, report: &Report<'_>) {
         let mut frame = Vec::new();
         report.write(&mut frame);
         self.send(&frame);
     }
 
-    fn receive(
-        &self,
+    fn receive<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
         mut frames: Frames,
-        launches: &Sender<RemoteLaunch>,
-        fetches: &Sender<Fetch>,
+        Handed { launches, fetches, mut outgoing }: Handed,
     ) -> Result<(), WorkerError> {
         let mut storing: Option<(TransferId, Assembly)> = None;
         loop {
@@ -144,8 +163,8 @@ impl<B: Portable> Worker<B> {
                 Order::Launch(launch) => {
                     let _ = launches.send(launch);
                 }
-                Order::Fetch { transfer, handle, bytes } => {
-                    let _ = fetches.send(Fetch { transfer, handle, bytes });
+                Order::Fetch(copy) => {
+                    let _ = fetches.send(copy);
                 }
                 Order::Store(handle, chunk) => {
                     let transfer = chunk.transfer;
@@ -159,13 +178,26 @@ impl<B: Portable> Worker<B> {
                         None => storing = Some((of, assembly)),
                     }
                 }
-                Order::Drop(handle) => {
-                    let buffer = self.shared.buffer(handle, OWN);
-                    // A buffer whose end panics is gone all the same.
-                    let _ = caught(|| {
-                        *write(&buffer) = B::default();
-                        Ok(())
-                    });
+                Order::Drop(handle) => self.drop_buffer(handle),
+                Order::Expect(channel) => match &self.incoming {
+                    Some(incoming) => incoming.expect(channel),
+                    None => return Err(WorkerError::Protocol("nobody can come".to_owned())),
+                },
+                Order::Await(channel, copy) => {
+                    self.incoming.iter().for_each(|own| own.await_copy(channel, copy));
+                }
+                Order::Open(channel, door) => {
+                    let (copies, sent) = mpsc::channel();
+                    outgoing.insert(channel, copies);
+                    scope.spawn(move || self.send_over(channel, &door, sent));
+                }
+                Order::Send(channel, copy) => {
+                    // One that is given up is awaited no more.
+                    let _ = outgoing.get(&channel).map(|copies| copies.send(copy));
+                }
+                Order::Close(channel) => {
+                    outgoing.remove(&channel);
+                    self.close_incoming(channel, "the program closed it".to_owned());
                 }
                 Order::End => return Ok(()),
                 Order::Welcome { .. } => {
@@ -173,6 +205,15 @@ impl<B: Portable> Worker<B> {
                 }
             }
         }
+    }
+
+    fn drop_buffer(&self, handle: HandleId) {
+        let buffer = self.shared.buffer(handle, OWN);
+        // A buffer whose end panics is gone all the same.
+        let _ = caught(|| {
+            *write(&buffer) = B::default();
+            Ok(())
+        });
     }
 
     fn store(&self, transfer: TransferId, handle: HandleId, content: Vec<u8>) {
@@ -243,41 +284,33 @@ impl<B: Portable> Worker<B> {
         end
     }
 
-    fn send_contents(&self, fetches: Receiver<Fetch>) {
-        while let Ok(Fetch { transfer, handle, bytes: total }) = fetches.recv() {
-            let found = caught(|| Ok(read(&self.shared.buffer(handle, OWN)).to_bytes()));
-            let content = match found {
-                Ok(content) if content.len() as u64 == total => content,
-                found => {
-                    let reason = match found {
-                        Ok(content) => {
-                            format!(
-                                "its content has {} bytes, and the handle {total}",
-                                content.len()
-                            )
-                        }
-                        Err(reason) => reason,
-                    };
-                    self.report(&Report::CopyFailed { transfer, reason });
-                    continue;
+    /// # Errors
+    /// In words, why there is no such content.
+    pub fn content(
+        &self,
+        RemoteCopy { handle, bytes, .. }: &RemoteCopy,
+    ) -> Result<Vec<u8>, String> {
+        let content = caught(|| Ok(read(&self.shared.buffer(*handle, OWN)).to_bytes()))?;
+        match content.len() as u64 {
+            found if found == *bytes => Ok(content),
+            found => Err(format!("its content has {found} bytes, and the handle {bytes}")),
+        }
+    }
+
+    fn send_contents(&self, fetches: Receiver<RemoteCopy>) {
+        for copy @ RemoteCopy { transfer, .. } in fetches {
+            match self.content(&copy) {
+                Ok(content) => {
+                    let chunks = chunks(transfer, &content);
+                    chunks.for_each(|chunk| self.report(&Report::Content(chunk)));
                 }
-            };
-            let mut offset = 0;
-            loop {
-                let end = content.len().min(offset + CHUNK);
-                let bytes = &content[offset..end];
-                let chunk = Chunk { transfer, total, offset: offset as u64, bytes };
-                self.report(&Report::Content(chunk));
-                offset = end;
-                if offset == content.len() {
-                    break;
-                }
+                Err(reason) => self.report(&Report::CopyFailed { transfer, reason }),
             }
         }
     }
 
-    fn give_signs(&self, ends: Receiver<()>, silence: Duration) {
-        let every = Limits { silence, ..Limits::default() }.tick();
+    fn give_signs(&self, ends: Receiver<()>) {
+        let every = self.limits.tick();
         while ends.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
             self.report(&Report::Alive);
         }

@@ -476,23 +476,13 @@ impl<B: Portable> Line<B> {
             }
             Report::Stored { transfer } => {
                 let mut state = self.state();
-                if state.forgotten.remove(&transfer).is_some() {
-                    return Ok(());
+                if state.is_stored(transfer)? {
+                    self.copied(&mut state, transfer);
                 }
-                let is_sent = |copying: &&Copying| {
-                    matches!(copying.stage, CopyStage::Sent | CopyStage::Direct { .. })
-                };
-                if state.copies.get(&transfer).filter(is_sent).is_none() {
-                    return Err("it has a content that it was not sent".to_owned());
-                }
-                self.copied(&mut state, transfer);
             }
             Report::CopyFailed { transfer, reason } => {
                 let mut state = self.state();
-                if state.forgotten.remove(&transfer).is_some() {
-                    return Ok(());
-                }
-                let order = state.fail(transfer)?;
+                let Some(order) = state.fail(transfer)? else { return Ok(()) };
                 drop(state);
                 // The one that it was to go to may be lost, or have no use for it any more.
                 let is_reported = match self.reports(&order) {
@@ -515,23 +505,23 @@ impl<B: Portable> Line<B> {
                 }
             }
             Report::Alive => {}
-            Report::Opened(id) => match self.network.channel(id)? {
-                Some(Channel { from, .. }) if from != self.memory => {
-                    return Err("it opened a channel of another".to_owned());
-                }
-                _ => self.network.opened(id),
-            },
-            Report::Closed { channel, .. } => {
-                if let Some(found) = self.network.channel(channel)? {
-                    self.channel_closed(channel, found)?;
+            Report::Opened(id) => {
+                if let Some(Channel { from, .. }) = self.network.channel(id)? {
+                    self.check_own(from)?;
+                    self.network.opened(id);
                 }
             }
-            Report::Progress(id) => match self.network.channel(id)? {
-                Some(Channel { to, .. }) if to != self.memory => {
-                    return Err("something comes over a channel of another".to_owned());
+            Report::Progress(id) => {
+                if let Some(Channel { to, .. }) = self.network.channel(id)? {
+                    self.check_own(to)?;
+                    self.state().copied = Instant::now();
                 }
-                _ => self.state().copied = Instant::now(),
-            },
+            }
+            Report::Closed { channel: id, .. } => {
+                if let Some(channel) = self.network.channel(id)? {
+                    self.channel_closed(id, channel)?;
+                }
+            }
             Report::Hello(_) | Report::Greeting { .. } => {
                 return Err("it said who it is a second time".to_owned());
             }
@@ -539,25 +529,33 @@ impl<B: Portable> Line<B> {
         Ok(())
     }
 
+    /// # Errors
+    /// In words, an end of a channel that another worker is.
+    fn check_own(&self, end: MemoryId) -> Result<(), String> {
+        match end == self.memory {
+            true => Ok(()),
+            false => Err("it said something of a channel of others".to_owned()),
+        }
+    }
+
     /// The worker gave a channel up, or heard that it is given up.
     ///
     /// # Errors
-    /// One of other workers.
+    /// A channel of others.
     fn channel_closed(&self, id: ChannelId, channel: Channel) -> Result<(), String> {
-        self.close_channel(id, channel);
-        match (channel.from == self.memory, channel.to == self.memory) {
-            (true, _) => Ok(()),
-            (_, true) => {
-                let mut state = self.state();
-                // With the lock: what is handed over later does not wait for it.
-                self.network.closed(id);
-                let again = state.end_close(id);
-                drop(state);
-                self.fetch_again(again);
-                Ok(())
-            }
-            _ => Err("it closed a channel of others".to_owned()),
+        if channel.from != self.memory {
+            self.check_own(channel.to)?;
         }
+        self.close_channel(id, channel);
+        if channel.to == self.memory {
+            let mut state = self.state();
+            // With the lock: what is handed over later does not wait for it.
+            self.network.closed(id);
+            let again = state.end_close(id);
+            drop(state);
+            self.fetch_again(again);
+        }
+        Ok(())
     }
 
     fn copied(&self, state: &mut State, transfer: TransferId) {
@@ -723,9 +721,28 @@ impl State {
         before - self.copies.len()
     }
 
+    /// Whether somebody still waits for what is stored.
+    ///
+    /// # Errors
+    /// In words, a copy that a worker can't have.
+    fn is_stored(&mut self, transfer: TransferId) -> Result<bool, String> {
+        if self.forgotten.remove(&transfer).is_some() {
+            return Ok(false);
+        }
+        match self.copies.get(&transfer).map(|copying| &copying.stage) {
+            Some(CopyStage::Sent | CopyStage::Direct { .. }) => Ok(true),
+            _ => Err("it has a content that it was not sent".to_owned()),
+        }
+    }
+
+    /// What failed, where somebody still waits for it.
+    ///
     /// # Errors
     /// In words, a copy at which a worker can't fail.
-    fn fail(&mut self, transfer: TransferId) -> Result<CopyOrder, String> {
+    fn fail(&mut self, transfer: TransferId) -> Result<Option<CopyOrder>, String> {
+        if self.forgotten.remove(&transfer).is_some() {
+            return Ok(None);
+        }
         let copying = self.copies.get(&transfer);
         let order = match copying.map(|copying| (&copying.stage, copying.order)) {
             Some((CopyStage::Sent | CopyStage::Fetching(_) | CopyStage::Direct { .. }, order)) => {
@@ -735,7 +752,7 @@ impl State {
         };
         self.copies.remove(&transfer);
         self.copied = Instant::now();
-        Ok(order)
+        Ok(Some(order))
     }
 
     fn begin(&mut self, order: CopyOrder, began: Option<Nanos>, stage: CopyStage) {

@@ -1,4 +1,4 @@
-//! Reductions as tasks on devices of virtual time: what is planned is what it takes.
+//! Reductions and broadcasts as tasks on devices of virtual time: what is planned is what it takes.
 
 use std::sync::Arc;
 
@@ -31,12 +31,10 @@ fn two_nodes() -> Arc<Machine> {
     Arc::new(machine.expect("a machine"))
 }
 
-/// Nanoseconds until the first memory has all sums.
-fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
+/// With one kernel that takes so long everywhere.
+fn runtime(machine: &Arc<Machine>, nanos: f64) -> Runtime<Dummy> {
     let kernels = vec![KernelInfo { name: "add".to_owned(), classes: Vec::new() }];
     let classes = machine.classes().len();
-    // All sums are alike.
-    let nanos = NANOS_PER_BYTE * sums[0] as f64;
     let model = Model::new(vec!["add".to_owned()], machine.classes().to_vec())
         .with_prior(Box::new(move |_, _, _| Some(nanos)));
     let scheduler = (SCHEDULERS[0].make)();
@@ -44,7 +42,19 @@ fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
     let speed = Speed { nanos, nanos_per_byte: 0.0 };
     let truth = Truth { speeds: vec![vec![Some(speed); classes]], noise: Noise::default() };
     let dummy = Dummy::new(Arc::clone(machine), truth);
-    let mut runtime = Runtime::new(coordinator, dummy, Begin::WhenFlushed);
+    Runtime::new(coordinator, dummy, Begin::WhenFlushed)
+}
+
+/// Waits for all; when the last of it ended.
+fn end(runtime: &mut Runtime<Dummy>) -> f64 {
+    runtime.wait().expect("all run");
+    runtime.coordinator().check();
+    runtime.driver().spans().iter().map(|span| span.end).max().unwrap_or(0) as f64
+}
+
+/// Nanoseconds until the first memory has all sums, which are alike.
+fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
+    let mut runtime = runtime(machine, NANOS_PER_BYTE * sums[0] as f64);
     let own = |memory, runtime: &mut Runtime<Dummy>| -> Vec<HandleId> {
         sums.iter().map(|sum| runtime.register(*sum, Some(memory)).expect("room")).collect()
     };
@@ -59,8 +69,26 @@ fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
             runtime.submit(task).expect("a task");
         }
     }
-    runtime.wait().expect("all run");
-    runtime.driver().spans().iter().map(|span| span.end).max().unwrap_or(0) as f64
+    end(&mut runtime)
+}
+
+#[test]
+fn what_all_devices_need_crosses_between_nodes_about_once() {
+    let machine = two_nodes();
+    let mut runtime = runtime(&machine, 1e6);
+    let bytes = 32 << 20;
+    let values: Vec<HandleId> =
+        (0..12).map(|_| runtime.register(bytes, Some(MemoryId(0))).expect("room")).collect();
+    for value in &values {
+        for class in 0..machine.classes().len() as u16 {
+            let task = Task::new(KernelId(0), [(*value, Mode::Read)]).class(ClassId(class));
+            runtime.submit(task).expect("a task");
+        }
+    }
+    let took = end(&mut runtime);
+    let once = machine.transfer_time(MemoryId(0), MemoryId(4), bytes).expect("a route") as f64;
+    let once = once * values.len() as f64;
+    assert!(took < 1.5 * once, "{took} ns, where one of four takes {once}");
 }
 
 #[test]

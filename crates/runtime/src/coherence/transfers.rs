@@ -24,7 +24,24 @@ struct Transfer {
     /// When it will be there by the reservations.
     end: Nanos,
     waiters: SmallVec<[Waiter; 2]>,
+    /// Whether the driver was asked for it. Otherwise its source is still to get the content, from a
+    /// transfer that this one follows.
+    has_begun: bool,
+    /// Those that follow it.
+    followers: SmallVec<[TransferId; 2]>,
 }
+
+/// Where a copy comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Valid(MemoryId),
+    /// The memory that a transfer, by its row, brings it to.
+    Arriving(MemoryId, u32),
+}
+
+/// A copy from another memory than the first one's is preferred where it is at most this part later,
+/// of the time that it takes: it leaves the first one's links to others.
+const LATER_PARTS: u64 = 8;
 
 /// A copy that was not made, and the tasks that were to read it.
 #[derive(Debug)]
@@ -87,7 +104,8 @@ impl Transfers {
     /// Handles of which a copy is being made from this memory.
     pub fn leaving(&self, from: MemoryId) -> impl Iterator<Item = HandleId> + '_ {
         let transfers = self.slots.iter().filter_map(|slot| slot.transfer.as_ref());
-        transfers.filter(move |transfer| transfer.from == from).map(|transfer| transfer.handle)
+        let begun = transfers.filter(move |transfer| transfer.from == from && transfer.has_begun);
+        begun.map(|transfer| transfer.handle)
     }
 
     pub fn order(&self, id: TransferId) -> Option<CopyOrder> {
@@ -117,8 +135,40 @@ impl Coherence {
         offers.min_by_key(|(from, offer)| (offer.end, *from))
     }
 
-    /// Begins a copy into a place that is allocated. Where there is no source nothing begins: who
-    /// asks has seen to it that there is one.
+    /// As [`Coherence::source`], and with memories that a copy is on its way to: what several
+    /// memories need goes on from one to the next where it would wait for a link of the first.
+    fn source_or_arriving(
+        &self,
+        handle: HandleId,
+        to: MemoryId,
+        now: Nanos,
+    ) -> Option<(Source, Interval)> {
+        let (from, direct) = self.source(handle, to, now)?;
+        let bytes = self.bytes(handle);
+        let epoch = self.data[handle.index()].epoch;
+        let arriving = self.machine.memory_ids().filter_map(|memory| {
+            let row = self.place(handle, memory).incoming;
+            let first = self.transfers.slots.get(row as usize)?.transfer.as_ref()?;
+            // Of one that is late it is not known when it comes.
+            if first.epoch != epoch || first.end <= now || !self.machine.is_direct(memory, to) {
+                return None;
+            }
+            let route = (memory, to);
+            let offer = self.reservations.offer(&self.machine, route, bytes, first.end)?;
+            Some((offer.end, memory, row, offer))
+        });
+        let latest = direct.end + (direct.end - now) / LATER_PARTS;
+        let soonest = arriving
+            .filter(|own| direct.start > now && own.0 <= latest)
+            .min_by_key(|own| (own.0, own.1));
+        Some(match soonest {
+            Some((_, memory, row, offer)) => (Source::Arriving(memory, row), offer),
+            None => (Source::Valid(from), direct),
+        })
+    }
+
+    /// Begins a copy into a place that is allocated, or has it follow one that is under way. Where
+    /// there is no source nothing begins: who asks has seen to it that there is one.
     pub(super) fn fetch(
         &mut self,
         handle: HandleId,
@@ -127,9 +177,17 @@ impl Coherence {
         now: Nanos,
         actions: &mut Vec<Action>,
     ) {
-        if let Some((from, _)) = self.source(handle, to, now) {
-            let waiters = task.into_iter().map(|task| Waiter { task, reads: true }).collect();
-            self.begin(handle, (from, to), waiters, now, actions);
+        let waiters = task.into_iter().map(|task| Waiter { task, reads: true }).collect();
+        match self.source_or_arriving(handle, to, now) {
+            Some((Source::Valid(from), _)) => self.begin(handle, (from, to), waiters, now, actions),
+            Some((Source::Arriving(from, first), Interval { end: earliest, .. })) => {
+                let transfer = self.reserved(handle, (from, to), waiters, earliest);
+                let id = self.transfers.add(transfer);
+                self.place_mut(handle, to).incoming = id.row;
+                let first = self.transfers.slots[first as usize].transfer.as_mut();
+                first.into_iter().for_each(|own| own.followers.push(id));
+            }
+            None => {}
         }
     }
 
@@ -154,12 +212,32 @@ impl Coherence {
         now: Nanos,
         actions: &mut Vec<Action>,
     ) {
+        let transfer = self.reserved(handle, (from, to), waiters, now);
+        self.start(transfer, actions);
+    }
+
+    /// A transfer for which the links are reserved.
+    fn reserved(
+        &mut self,
+        handle: HandleId,
+        (from, to): (MemoryId, MemoryId),
+        waiters: SmallVec<[Waiter; 2]>,
+        earliest: Nanos,
+    ) -> Transfer {
         let bytes = self.bytes(handle);
-        let machine = &self.machine;
-        let reserved = self.reservations.reserve(machine, (from, to), bytes, now);
-        let end = reserved.map_or(now, |interval| interval.end);
+        let reserved = self.reservations.reserve(&self.machine, (from, to), bytes, earliest);
+        let end = reserved.map_or(earliest, |interval| interval.end);
         let epoch = self.data[handle.index()].epoch;
-        let transfer = self.transfers.add(Transfer { handle, from, to, epoch, end, waiters });
+        let followers = SmallVec::new();
+        Transfer { handle, from, to, epoch, end, waiters, has_begun: false, followers }
+    }
+
+    /// Has the driver make a copy whose source is valid.
+    fn start(&mut self, transfer: Transfer, actions: &mut Vec<Action>) {
+        let Transfer { handle, from, to, .. } = transfer;
+        let bytes = self.bytes(handle);
+        let epoch = self.data[handle.index()].epoch;
+        let transfer = self.transfers.add(Transfer { epoch, has_begun: true, ..transfer });
         self.place_mut(handle, to).incoming = transfer.row;
         self.unlist(handle, from);
         self.place_mut(handle, from).pins += 1;
@@ -224,7 +302,7 @@ impl Coherence {
         now: Nanos,
         (ready, actions): (&mut Vec<TaskId>, &mut Vec<Action>),
     ) {
-        let Transfer { handle, from, to, mut waiters, .. } = transfer;
+        let Transfer { handle, from, to, mut waiters, followers, .. } = transfer;
         self.place_mut(handle, from).leaving = false;
         self.settle(handle, from, actions);
         let reads = waiters.iter().any(|waiter| waiter.reads);
@@ -233,12 +311,21 @@ impl Coherence {
             ready.extend(writers.map(|waiter| waiter.task));
             waiters.retain(|waiter| waiter.reads);
             if let Some((from, _)) = self.source(handle, to, now) {
-                self.begin(handle, (from, to), waiters, now, actions);
+                let again = self.reserved(handle, (from, to), waiters, now);
+                self.start(Transfer { followers, ..again }, actions);
             }
             return;
         }
         ready.extend(waiters.into_iter().map(|waiter| waiter.task));
         self.settle(handle, to, actions);
+        for id in followers {
+            let Some(follower) = self.transfers.remove(id) else { continue };
+            self.place_mut(handle, follower.to).incoming = NONE;
+            match self.is_valid(handle, follower.from) {
+                true => self.start(follower, actions),
+                false => self.go_on(follower, false, now, (ready, actions)),
+            }
+        }
     }
 
     /// The copy that was written back goes, unless a task has come for it.
@@ -256,16 +343,22 @@ impl Coherence {
         interrupted: &mut Vec<TaskId>,
         actions: &mut Vec<Action>,
     ) {
-        for id in self.transfers.rows(|transfer| transfer.from == memory || transfer.to == memory) {
-            let Some(Transfer { handle, from, to, waiters, .. }) = self.transfers.remove(id) else {
-                continue;
-            };
-            self.place_mut(handle, from).pins -= 1;
-            self.place_mut(handle, from).leaving = false;
+        let is_of_it = |transfer: &Transfer| transfer.from == memory || transfer.to == memory;
+        let mut gone = self.transfers.rows(is_of_it);
+        while let Some(id) = gone.pop() {
+            let Some(transfer) = self.transfers.remove(id) else { continue };
+            let Transfer { handle, from, to, waiters, has_begun, followers, .. } = transfer;
+            if has_begun {
+                self.place_mut(handle, from).pins -= 1;
+                self.place_mut(handle, from).leaving = false;
+            }
             self.place_mut(handle, to).incoming = NONE;
             interrupted.extend(waiters.into_iter().map(|waiter| waiter.task));
-            let other = if from == memory { to } else { from };
-            self.settle(handle, other, actions);
+            // What follows it is asked for anew by those who wait for it.
+            gone.extend(followers);
+            for other in [from, to].into_iter().filter(|end| *end != memory) {
+                self.settle(handle, other, actions);
+            }
         }
     }
 

@@ -59,6 +59,11 @@ pub fn print(report: &RunReport, keeper: Keeper) {
         };
         println!("  {}: started {} times; {from}", stage.name, stage.attempts);
     }
+    report
+        .stages
+        .iter()
+        .filter_map(|stage| Some((stage, work(stage)?)))
+        .for_each(|(stage, work)| println!("  {}: {work}", stage.name));
     stops(report);
     for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
         println!(
@@ -85,6 +90,19 @@ pub fn print(report: &RunReport, keeper: Keeper) {
     }
     println!("  outputs  {}", report.workdir);
     println!("  next     {}", next_command(report, keeper));
+}
+
+/// How much a stage computed and how fast, where its program says so.
+fn work(stage: &StageReport) -> Option<String> {
+    let rate = |count: u64| stage.useful_s.filter(|s| *s > 0.0).map(|s| count as f64 / s);
+    let told = |count: Option<u64>, unit: &str| {
+        let count = count.filter(|count| *count > 0)?;
+        let rate = rate(count).map(|rate| format!(" ({rate:.1}/s)")).unwrap_or_default();
+        Some(format!("{count} {unit}{rate}"))
+    };
+    let parts = [told(stage.samples, "samples"), told(stage.tokens, "tokens")];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Who asked for what of it, who stopped it and what was lost, and what a stop would lose where

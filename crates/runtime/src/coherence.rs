@@ -12,8 +12,9 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::TransferId;
+use crate::link_rates::LinkRates;
 use crate::machine::Reservations;
-use crate::{Access, Action, CopyOrder, HandleId, Machine, MemoryId, Mode, Nanos, TaskId};
+use crate::{Access, Action, CopyOrder, HandleId, Machine, MemoryId, Nanos, TaskId};
 
 use eviction::{Listed, Room};
 use transfers::Transfers;
@@ -21,6 +22,9 @@ use transfers::Transfers;
 pub(crate) use transfers::FailedCopy;
 
 const NONE: u32 = u32::MAX;
+
+/// A link whose rate is within this part of what it was taken for is as it was taken for.
+const RATE_TOLERANCE: f64 = 0.1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RegisterError {
@@ -135,6 +139,7 @@ pub struct Coherence {
     rooms: Vec<Room>,
     transfers: Transfers,
     reservations: Reservations,
+    rates: LinkRates,
     traffic: Traffic,
 }
 
@@ -147,9 +152,25 @@ impl Coherence {
             rooms: machine.memories().iter().map(|memory| Room::new(memory.capacity.0)).collect(),
             transfers: Transfers::default(),
             reservations: Reservations::new(&machine),
+            rates: LinkRates::new(machine.links().len()),
             traffic: Traffic::default(),
             machine,
         }
+    }
+
+    /// The same machine with links as fast as they are, where they are not as fast as they were
+    /// taken for.
+    pub(crate) fn measured_machine(&self) -> Option<Arc<Machine>> {
+        let links = self.machine.links().iter().enumerate();
+        let mut changes =
+            links.filter_map(|(row, link)| Some(self.rates.get(row)? / link.bytes_per_s - 1.0));
+        let is_other = changes.any(|change| change.abs() > RATE_TOLERANCE);
+        is_other.then(|| Arc::new(self.machine.with_rates(|row| self.rates.get(row))))
+    }
+
+    /// The same one with links of other rates.
+    pub(crate) fn set_machine(&mut self, machine: Arc<Machine>) {
+        self.machine = machine;
     }
 
     /// A handle of so many bytes. With a home its content lies there, without one a task has to
@@ -408,8 +429,8 @@ impl Coherence {
         }
     }
 
-    /// Begins to copy what tasks of a memory will read, in this order, as far as there is room to
-    /// spare: none of it makes room for the rest.
+    /// Begins to copy what tasks of a memory will read, by these accesses and in this order, as far
+    /// as there is room to spare: none of it makes room for the rest.
     pub(crate) fn prefetch(
         &mut self,
         accesses: &[Access],
@@ -417,11 +438,10 @@ impl Coherence {
         now: Nanos,
         actions: &mut Vec<Action>,
     ) {
-        for Access { handle, mode } in accesses.iter().copied() {
+        for Access { handle, .. } in accesses.iter().copied() {
             let place = self.place(handle, memory);
             let (incoming, allocated) = (place.incoming, place.allocated);
-            if mode == Mode::Write
-                || incoming != NONE
+            if incoming != NONE
                 || !self.is_missing(handle, memory)
                 || !self.has_content(handle)
                 || self.data[handle.index()].is_stuck
@@ -449,10 +469,11 @@ impl Coherence {
     pub(crate) fn lose_memory(
         &mut self,
         memory: MemoryId,
+        now: Nanos,
         interrupted: &mut Vec<TaskId>,
         actions: &mut Vec<Action>,
     ) -> Vec<HandleId> {
-        self.cancel_transfers_with(memory, interrupted, actions);
+        self.cancel_transfers_with(memory, now, interrupted, actions);
         self.rooms[memory.row()] = Room::lost();
         let mut lost = Vec::new();
         for row in 0..self.data.len() as u32 {

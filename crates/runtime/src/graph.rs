@@ -127,6 +127,8 @@ pub struct Node {
     /// It will not run: what it reads is lost.
     pub(crate) is_cancelled: bool,
     pub(crate) accesses: Accesses,
+    /// By their handles, the tasks that had not written yet what it reads when it was submitted.
+    writers: SmallVec<[(HandleId, TaskId); 1]>,
 }
 
 impl Node {
@@ -224,6 +226,12 @@ impl Graph {
                 self.users.resize_with(handle.index() + 1, Users::default);
             }
             let users = &mut self.users[handle.index()];
+            if mode.reads()
+                && let Some(writer) = users.writer
+                && self.nodes[writer.index()].generation == writer.generation
+            {
+                self.nodes[id.index()].writers.push((handle, writer));
+            }
             if mode == Mode::Read {
                 let writer = users.writer;
                 users.readers.push(id);
@@ -275,6 +283,7 @@ impl Graph {
             sequence,
             is_cancelled: false,
             accesses,
+            writers: SmallVec::new(),
         };
         if let Some(row) = self.free.pop() {
             let place = &mut self.nodes[row as usize];
@@ -320,6 +329,7 @@ impl Graph {
         node.stage = Stage::Free;
         node.generation = node.generation.wrapping_add(1);
         node.accesses.clear();
+        node.writers.clear();
         self.free.push(id.row);
         self.unfinished -= 1;
         self.background -= usize::from(node.priority == BACKGROUND);
@@ -337,6 +347,15 @@ impl Graph {
                 released.push(TaskId { row: to, generation: later.generation });
             }
         }
+    }
+
+    /// Those accesses of a task that read what nobody writes before it any more.
+    pub fn settled_reads(&self, node: &Node) -> impl Iterator<Item = Access> {
+        let is_settled = |access: &&Access| {
+            let mut writers = node.writers.iter().filter(|(handle, _)| *handle == access.handle);
+            access.mode.reads() && writers.all(|(_, writer)| self.get(*writer).is_none())
+        };
+        node.accesses.iter().filter(is_settled).copied()
     }
 
     pub fn get(&self, id: TaskId) -> Option<&Node> {
@@ -460,6 +479,21 @@ mod tests {
         let second = add(&mut graph, &[(0, Mode::Read), (1, Mode::ReadWrite)]);
         assert_eq!(graph.get(second).expect("waits").waiting(), 1);
         assert_eq!(finish(&mut graph, first), [second]);
+    }
+
+    #[test]
+    fn a_read_is_settled_once_nobody_writes_before_it() {
+        let mut graph = Graph::default();
+        let writer = add(&mut graph, &[(0, Mode::Write)]);
+        let reader = add(&mut graph, &[(0, Mode::Read), (1, Mode::Read), (2, Mode::Write)]);
+        add(&mut graph, &[(1, Mode::Write)]);
+        let settled = |graph: &Graph| -> Vec<u32> {
+            let node = graph.get(reader).expect("is there");
+            graph.settled_reads(node).map(|access| access.handle.row).collect()
+        };
+        assert_eq!(settled(&graph), [1]);
+        finish(&mut graph, writer);
+        assert_eq!(settled(&graph), [0, 1]);
     }
 
     #[test]

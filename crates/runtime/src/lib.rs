@@ -19,6 +19,7 @@ pub mod drivers;
 mod graph;
 mod ids;
 mod kernel;
+mod link_rates;
 mod machine;
 pub mod measure;
 mod model;

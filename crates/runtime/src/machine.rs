@@ -149,6 +149,20 @@ impl Machine {
         Ok(Self { devices, class_of, classes, memories, links, routes })
     }
 
+    /// The same with a link of another rate, in bytes a second, wherever `rate` knows one by its
+    /// row. Routes lead over the same links.
+    pub fn with_rates(&self, rate: impl Fn(usize) -> Option<f64>) -> Self {
+        let mut own = self.clone();
+        for (row, link) in own.links.iter_mut().enumerate() {
+            link.bytes_per_s = rate(row).unwrap_or(link.bytes_per_s);
+        }
+        for route in own.routes.iter_mut().flatten() {
+            let rates = route.links.iter().map(|link| own.links[*link as usize].bytes_per_s);
+            route.bytes_per_s = rates.fold(f64::INFINITY, f64::min);
+        }
+        own
+    }
+
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -367,6 +381,16 @@ mod tests {
         reserved.reserve(&machine, (host, a), 10_000_000, 0).expect("a route");
         let back = reserved.reserve(&machine, (a, b), 10_000_000, 0).expect("a route");
         assert_eq!(back, Interval { start: 0, end: 502_000 });
+    }
+
+    #[test]
+    fn a_link_of_another_rate_is_that_of_all_routes_over_it() {
+        let measured = switched().with_rates(|row| (row < 2).then_some(0.1 * GB_S));
+        let [host, a, b] = [0, 1, 2].map(MemoryId);
+        let nanos = |from, to| measured.transfer_time(from, to, 10_000_000);
+        assert_eq!(nanos(host, a), Some(100_002_000));
+        assert_eq!(nanos(host, b), nanos(host, a));
+        assert_eq!(nanos(a, b), Some(502_000));
     }
 
     #[test]

@@ -33,6 +33,11 @@ fn two_nodes() -> Arc<Machine> {
 
 /// With one kernel that takes so long everywhere.
 fn runtime(machine: &Arc<Machine>, nanos: f64) -> Runtime<Dummy> {
+    runtime_on((machine, machine), nanos)
+}
+
+/// The same where the machine is taken for the first, and is the second.
+fn runtime_on((machine, real): (&Arc<Machine>, &Arc<Machine>), nanos: f64) -> Runtime<Dummy> {
     let kernels = vec![KernelInfo { name: "add".to_owned(), classes: Vec::new() }];
     let classes = machine.classes().len();
     let model = Model::new(vec!["add".to_owned()], machine.classes().to_vec())
@@ -41,7 +46,7 @@ fn runtime(machine: &Arc<Machine>, nanos: f64) -> Runtime<Dummy> {
     let coordinator = Coordinator::new(Arc::clone(machine), kernels, model, scheduler);
     let speed = Speed { nanos, nanos_per_byte: 0.0 };
     let truth = Truth { speeds: vec![vec![Some(speed); classes]], noise: Noise::default() };
-    let dummy = Dummy::new(Arc::clone(machine), truth);
+    let dummy = Dummy::new(Arc::clone(real), truth);
     Runtime::new(coordinator, dummy, Begin::WhenFlushed)
 }
 
@@ -69,26 +74,57 @@ fn run(machine: &Arc<Machine>, additions: &[Addition], sums: &[u64]) -> f64 {
             runtime.submit(task).expect("a task");
         }
     }
-    end(&mut runtime)
+    let took = end(&mut runtime);
+    // Nothing is copied that is still to be added to.
+    let transfers = runtime.coordinator().data().traffic().transfers;
+    assert_eq!(transfers, (additions.len() * sums.len()) as u64);
+    took
+}
+
+const VALUE: u64 = 32 << 20;
+
+/// Has every device read twelve values of the first memory.
+fn broadcast(runtime: &mut Runtime<Dummy>) {
+    let values: Vec<HandleId> =
+        (0..12).map(|_| runtime.register(VALUE, Some(MemoryId(0))).expect("room")).collect();
+    for value in &values {
+        for class in 0..runtime.coordinator().machine().classes().len() as u16 {
+            let task = Task::new(KernelId(0), [(*value, Mode::Read)]).class(ClassId(class));
+            runtime.submit(task).expect("a task");
+        }
+    }
+}
+
+/// What it would take if each value crossed between the nodes once.
+fn once(machine: &Machine) -> f64 {
+    12.0 * machine.transfer_time(MemoryId(0), MemoryId(4), VALUE).expect("a route") as f64
 }
 
 #[test]
 fn what_all_devices_need_crosses_between_nodes_about_once() {
     let machine = two_nodes();
     let mut runtime = runtime(&machine, 1e6);
-    let bytes = 32 << 20;
-    let values: Vec<HandleId> =
-        (0..12).map(|_| runtime.register(bytes, Some(MemoryId(0))).expect("room")).collect();
-    for value in &values {
-        for class in 0..machine.classes().len() as u16 {
-            let task = Task::new(KernelId(0), [(*value, Mode::Read)]).class(ClassId(class));
-            runtime.submit(task).expect("a task");
-        }
-    }
-    let took = end(&mut runtime);
-    let once = machine.transfer_time(MemoryId(0), MemoryId(4), bytes).expect("a route") as f64;
-    let once = once * values.len() as f64;
+    broadcast(&mut runtime);
+    let (took, once) = (end(&mut runtime), once(&machine));
     assert!(took < 1.5 * once, "{took} ns, where one of four takes {once}");
+}
+
+#[test]
+fn links_are_as_fast_as_they_were() {
+    let real = two_nodes();
+    let guess = Arc::new(real.with_rates(|_| Some(500e9)));
+    let mut runtime = runtime_on((&guess, &real), 1e6);
+    broadcast(&mut runtime);
+    let first = end(&mut runtime);
+    runtime.coordinator_mut().measure_links();
+    // The one between the nodes, which is in the way.
+    let slow = real.links().len() - 2;
+    let learned = runtime.coordinator().machine().links()[slow].bytes_per_s;
+    assert!((learned / 1e9 - 1.0).abs() < 0.1, "{learned} bytes/s");
+    broadcast(&mut runtime);
+    let took = end(&mut runtime) - first;
+    let once = once(&real);
+    assert!(took < 1.5 * once && first > 2.0 * once, "{first} ns, then {took}, once {once}");
 }
 
 #[test]

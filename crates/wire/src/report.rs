@@ -92,6 +92,14 @@ pub struct StageReport {
     pub step: Option<u64>,
     pub total: Option<u64>,
     pub loss: Option<f64>,
+    /// What its program says of its work, since it began; absent of a program that says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// In steps that count: not loading, saving or redone work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub useful_s: Option<f64>,
     /// Why it ran where it ran, or why it waits.
     pub reasons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

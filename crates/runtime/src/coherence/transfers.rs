@@ -213,7 +213,7 @@ impl Coherence {
         actions: &mut Vec<Action>,
     ) {
         let transfer = self.reserved(handle, (from, to), waiters, now);
-        self.start(transfer, actions);
+        self.start(transfer, now, actions);
     }
 
     /// A transfer for which the links are reserved.
@@ -233,7 +233,7 @@ impl Coherence {
     }
 
     /// Has the driver make a copy whose source is valid.
-    fn start(&mut self, transfer: Transfer, actions: &mut Vec<Action>) {
+    fn start(&mut self, transfer: Transfer, now: Nanos, actions: &mut Vec<Action>) {
         let Transfer { handle, from, to, .. } = transfer;
         let bytes = self.bytes(handle);
         let epoch = self.data[handle.index()].epoch;
@@ -243,6 +243,7 @@ impl Coherence {
         self.place_mut(handle, from).pins += 1;
         self.traffic.transfers += 1;
         self.traffic.bytes += bytes;
+        self.rates.began(self.machine.links_between(from, to), now);
         actions.push(Action::Copy(CopyOrder { transfer, handle, from, to, bytes }));
     }
 
@@ -255,6 +256,8 @@ impl Coherence {
     ) {
         let Some(transfer) = self.transfers.remove(id) else { return };
         let Transfer { handle, from, to, .. } = transfer;
+        let bytes = self.bytes(handle);
+        self.rates.ended(self.machine.links_between(from, to), bytes, now);
         let is_current = self.let_go(&transfer);
         if is_current {
             self.data[handle.index()].valid |= bit(to);
@@ -273,6 +276,7 @@ impl Coherence {
     ) -> Option<FailedCopy> {
         let mut transfer = self.transfers.remove(id)?;
         let Transfer { handle, from, to, .. } = transfer;
+        self.rates.ended(self.machine.links_between(from, to), 0, now);
         let is_current = self.let_go(&transfer);
         let mut starved = Vec::new();
         if is_current {
@@ -312,7 +316,7 @@ impl Coherence {
             waiters.retain(|waiter| waiter.reads);
             if let Some((from, _)) = self.source(handle, to, now) {
                 let again = self.reserved(handle, (from, to), waiters, now);
-                self.start(Transfer { followers, ..again }, actions);
+                self.start(Transfer { followers, ..again }, now, actions);
             }
             return;
         }
@@ -322,7 +326,7 @@ impl Coherence {
             let Some(follower) = self.transfers.remove(id) else { continue };
             self.place_mut(handle, follower.to).incoming = NONE;
             match self.is_valid(handle, follower.from) {
-                true => self.start(follower, actions),
+                true => self.start(follower, now, actions),
                 false => self.go_on(follower, false, now, (ready, actions)),
             }
         }
@@ -340,6 +344,7 @@ impl Coherence {
     pub(super) fn cancel_transfers_with(
         &mut self,
         memory: MemoryId,
+        now: Nanos,
         interrupted: &mut Vec<TaskId>,
         actions: &mut Vec<Action>,
     ) {
@@ -349,6 +354,7 @@ impl Coherence {
             let Some(transfer) = self.transfers.remove(id) else { continue };
             let Transfer { handle, from, to, waiters, has_begun, followers, .. } = transfer;
             if has_begun {
+                self.rates.ended(self.machine.links_between(from, to), 0, now);
                 self.place_mut(handle, from).pins -= 1;
                 self.place_mut(handle, from).leaving = false;
             }

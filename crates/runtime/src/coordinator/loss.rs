@@ -175,7 +175,7 @@ impl Coordinator {
             }
         }
         let mut interrupted = Vec::new();
-        lost.extend(self.data.lose_memory(memory, &mut interrupted, actions));
+        lost.extend(self.data.lose_memory(memory, self.now, &mut interrupted, actions));
         for task in interrupted {
             let Some(device) = self.graph.get(task).and_then(|node| node.device()) else {
                 continue;

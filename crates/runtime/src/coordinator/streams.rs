@@ -243,7 +243,8 @@ impl Coordinator {
         let tasks = soon.drain(..).take(PREFETCHED).filter_map(|task| self.graph.get(task));
         // What is copied for the background is in the way of all other copies.
         let tasks = tasks.filter(|node| node.priority > BACKGROUND);
-        let next: Vec<Access> = tasks.flat_map(|node| node.accesses.iter().copied()).collect();
+        // What another task is still to write would be copied in vain.
+        let next: Vec<Access> = tasks.flat_map(|node| self.graph.settled_reads(node)).collect();
         self.data.prefetch(&next, memory, self.now, actions);
         self.soon = soon;
     }

@@ -101,6 +101,9 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         step: stage.progress.step,
         total: stage.progress.total,
         loss: stage.progress.loss.map(|loss| loss.as_f64()),
+        samples: stage.progress.samples,
+        tokens: stage.progress.tokens,
+        useful_s: stage.progress.useful.map(Millis::as_seconds),
         reasons: not_asking
             .into_iter()
             .chain(waiting::restart(Lang::En, job, index))

@@ -54,6 +54,9 @@ pub use validation::Validated;
 
 use Mode::{Read, ReadWrite, Write};
 
+/// Of the time that a training step takes for a token, what its forward takes.
+const FORWARD_PART: f64 = 1.0 / 3.0;
+
 /// What a backward computes again instead of keeping it since the forward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Recompute {
@@ -546,8 +549,15 @@ impl Executor {
         let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
             return Err(no_learner());
         };
-        let class = replicas[self.shares.slowest()].place.class;
-        let place = Place { class, urgency: Urgency::Background };
+        // The one that is worth least, unless the values would be longer on their way to it than it
+        // computes: what else crosses the link would wait.
+        let tokens: usize = batches.iter().map(|batch| batch.tokens.len()).sum();
+        let is_worth_it = |(row, speed): &(usize, f64)| {
+            let compute = FORWARD_PART * tokens as f64 / speed;
+            tasks.copy_seconds(replicas[*row].place.class, &learner.values) <= compute
+        };
+        let row = self.shares.by_speed().into_iter().find(is_worth_it).map_or(0, |(row, _)| row);
+        let place = Place { class: replicas[row].place.class, urgency: Urgency::Background };
         let validation = Validation::new(tasks, kernels, learner, place, batches)?;
         let shared = Shared { kernels, outer: *outer, base: &learner.base, values: &[] };
         self.validation.insert(validation).submit(tasks, shared, batches, format)

@@ -54,12 +54,13 @@ impl Shares {
         self.replicas.push(Measured::default());
     }
 
-    /// The replica that is worth least.
-    pub fn slowest(&self) -> usize {
-        let speed = |row: &usize| self.replicas[*row].speed.unwrap_or(0.0);
-        let rows = 0..self.replicas.len();
-        // Of equals the last: the first one has more to do.
-        rows.rev().min_by(|a, b| speed(a).total_cmp(&speed(b))).unwrap_or(0)
+    /// The replicas and their speeds in tokens a second, the one that is worth least first.
+    pub fn by_speed(&self) -> Vec<(usize, f64)> {
+        let speeds = self.replicas.iter().map(|own| own.speed.unwrap_or(0.0)).enumerate();
+        let mut rows: Vec<(usize, f64)> = speeds.collect();
+        // Of equals the last comes first: the first one has more to do.
+        rows.sort_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        rows
     }
 
     /// The replica is gone.

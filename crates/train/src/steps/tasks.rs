@@ -122,8 +122,9 @@ impl Tasks {
     }
 
     /// Which class takes in the sums of which other one, such that the first has all of them
-    /// soonest. All have sums as large as these handles.
-    pub fn reduction(&self, classes: &[ClassId], sums: &[HandleId]) -> Vec<(ClassId, ClassId)> {
+    /// soonest by what links were so far. All have sums as large as these handles.
+    pub fn reduction(&mut self, classes: &[ClassId], sums: &[HandleId]) -> Vec<(ClassId, ClassId)> {
+        self.runtime.coordinator_mut().measure_links();
         let coordinator = self.runtime.coordinator();
         let sums: Vec<u64> = sums.iter().map(|sum| coordinator.data().bytes(*sum)).collect();
         let memories: Vec<MemoryId> = classes.iter().map(|class| MemoryId(class.0)).collect();
@@ -138,6 +139,14 @@ impl Tasks {
         let planned = Reduction::plan(coordinator.machine(), &memories, &sums, add);
         let additions = planned.additions.into_iter();
         additions.map(|own| (ClassId(own.into.0), ClassId(own.from.0))).collect()
+    }
+
+    /// How long contents of this process would be on their way to a class, were nothing else.
+    pub fn copy_seconds(&self, class: ClassId, handles: &[HandleId]) -> f64 {
+        let coordinator = self.runtime.coordinator();
+        let bytes = handles.iter().map(|handle| coordinator.data().bytes(*handle)).sum();
+        let nanos = coordinator.machine().transfer_time(HOST, MemoryId(class.0), bytes);
+        nanos.unwrap_or(0) as f64 / 1e9
     }
 
     /// The classes of this process's device, and of each worker's.

@@ -59,11 +59,7 @@ pub fn print(report: &RunReport, keeper: Keeper) {
         };
         println!("  {}: started {} times; {from}", stage.name, stage.attempts);
     }
-    report
-        .stages
-        .iter()
-        .filter_map(|stage| Some((stage, work(stage)?)))
-        .for_each(|(stage, work)| println!("  {}: {work}", stage.name));
+    report.stages.iter().for_each(work);
     stops(report);
     for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
         println!(
@@ -93,16 +89,18 @@ pub fn print(report: &RunReport, keeper: Keeper) {
 }
 
 /// How much a stage computed and how fast, where its program says so.
-fn work(stage: &StageReport) -> Option<String> {
-    let rate = |count: u64| stage.useful_s.filter(|s| *s > 0.0).map(|s| count as f64 / s);
+fn work(stage: &StageReport) {
     let told = |count: Option<u64>, unit: &str| {
         let count = count.filter(|count| *count > 0)?;
-        let rate = rate(count).map(|rate| format!(" ({rate:.1}/s)")).unwrap_or_default();
-        Some(format!("{count} {unit}{rate}"))
+        let useful_s = stage.useful_s.filter(|seconds| *seconds > 0.0);
+        let rate = useful_s.map(|seconds| format!(" ({:.1}/s)", count as f64 / seconds));
+        Some(format!("{count} {unit}{}", rate.unwrap_or_default()))
     };
     let parts = [told(stage.samples, "samples"), told(stage.tokens, "tokens")];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    if !parts.is_empty() {
+        println!("  {}: {}", stage.name, parts.join(", "));
+    }
 }
 
 /// Who asked for what of it, who stopped it and what was lost, and what a stop would lose where

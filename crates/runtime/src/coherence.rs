@@ -23,9 +23,6 @@ pub(crate) use transfers::FailedCopy;
 
 const NONE: u32 = u32::MAX;
 
-/// A link whose rate is within this part of what it was taken for is as it was taken for.
-const RATE_TOLERANCE: f64 = 0.1;
-
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RegisterError {
     #[error("there is no memory {0}")]
@@ -158,19 +155,16 @@ impl Coherence {
         }
     }
 
-    /// The same machine with links as fast as they are, where they are not as fast as they were
-    /// taken for.
-    pub(crate) fn measured_machine(&self) -> Option<Arc<Machine>> {
-        let links = self.machine.links().iter().enumerate();
-        let mut changes =
-            links.filter_map(|(row, link)| Some(self.rates.get(row)? / link.bytes_per_s - 1.0));
-        let is_other = changes.any(|change| change.abs() > RATE_TOLERANCE);
-        is_other.then(|| Arc::new(self.machine.with_rates(|row| self.rates.get(row))))
+    pub(crate) fn rates(&self) -> &LinkRates {
+        &self.rates
     }
 
-    /// The same one with links of other rates.
-    pub(crate) fn set_machine(&mut self, machine: Arc<Machine>) {
+    /// The same one with links of other rates, or other routes.
+    pub(crate) fn set_machine(&mut self, machine: Arc<Machine>, now: Nanos) {
         self.machine = machine;
+        let ends = self.transfers.under_way();
+        let links = ends.flat_map(|(from, to)| self.machine.links_between(from, to));
+        self.rates.restart(links, now);
     }
 
     /// A handle of so many bytes. With a home its content lies there, without one a task has to

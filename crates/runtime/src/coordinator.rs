@@ -50,9 +50,16 @@ pub struct MemoryFull {
     pub capacity: u64,
 }
 
+/// A link whose rate is within this part of what it is taken for is as it is taken for.
+const RATE_TOLERANCE: f64 = 0.1;
+
 #[derive(Debug)]
 pub struct Coordinator {
     machine: Arc<Machine>,
+    /// As it was said to be.
+    declared: Arc<Machine>,
+    /// Pairs of memories of which a third hands on what is copied between them.
+    relayed: Vec<(MemoryId, MemoryId)>,
     kernels: Vec<KernelInfo>,
     /// Of each kernel.
     times: Vec<KernelTime>,
@@ -103,6 +110,8 @@ impl Coordinator {
             released: Vec::new(),
             arrived: Vec::new(),
             soon: Vec::new(),
+            declared: Arc::clone(&machine),
+            relayed: Vec::new(),
             machine,
         };
         one.count_devices();
@@ -383,12 +392,25 @@ impl Coordinator {
         &self.machine
     }
 
-    /// From now on links are as fast as copies over them were.
-    pub fn measure_links(&mut self) {
-        if let Some(machine) = self.data.measured_machine() {
-            self.data.set_machine(Arc::clone(&machine));
-            self.machine = machine;
+    /// From now on links are as fast as copies over them were, and what goes between the memories of
+    /// these pairs is handed on by a third.
+    pub fn update_links(&mut self, relayed: &[(MemoryId, MemoryId)], by: MemoryId) {
+        let rates = self.data.rates();
+        let mut changes = self
+            .machine
+            .links()
+            .iter()
+            .enumerate()
+            .filter_map(|(row, link)| Some((rates.get(row)? / link.bytes_per_s - 1.0).abs()));
+        if changes.all(|change| change <= RATE_TOLERANCE) && relayed == self.relayed {
+            return;
         }
+        let machine = self.declared.with_rates(|row| rates.get(row));
+        let relayed = relayed.to_vec();
+        let machine = relayed.iter().fold(machine, |machine, pair| machine.with_relay(*pair, by));
+        self.machine = Arc::new(machine);
+        self.relayed = relayed;
+        self.data.set_machine(Arc::clone(&self.machine), self.now);
     }
 
     pub fn kernels(&self) -> &[KernelInfo] {

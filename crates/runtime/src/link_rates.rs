@@ -17,7 +17,7 @@ const SAMPLES: usize = 8;
 #[derive(Debug, Clone, Default)]
 struct Meter {
     under_way: u32,
-    /// When it began to carry something, or the sample before ended.
+    /// When it began to carry something.
     since: Nanos,
     /// Of the sample, before `since`.
     busy: Nanos,
@@ -49,12 +49,17 @@ impl LinkRates {
     }
 
     /// It has ended, and brought so many bytes.
+    ///
+    /// A sample ends where nothing is under way: only then are the bytes those of its time.
     pub fn ended(&mut self, links: impl Iterator<Item = usize>, bytes: u64, now: Nanos) {
         for link in links {
             let meter = &mut self.meters[link];
             meter.under_way = meter.under_way.saturating_sub(1);
+            meter.bytes += bytes;
+            if meter.under_way > 0 {
+                continue;
+            }
             meter.busy += now.saturating_sub(meter.since);
-            (meter.since, meter.bytes) = (now, meter.bytes + bytes);
             if meter.bytes < SAMPLE || meter.busy == 0 {
                 continue;
             }
@@ -64,6 +69,14 @@ impl LinkRates {
             }
             (meter.busy, meter.bytes) = (0, 0);
         }
+    }
+
+    /// Routes have changed: what is under way begins now, over links of new ones.
+    pub fn restart(&mut self, under_way: impl Iterator<Item = usize>, now: Nanos) {
+        for meter in &mut self.meters {
+            *meter = Meter { samples: std::mem::take(&mut meter.samples), ..Meter::default() };
+        }
+        self.began(under_way, now);
     }
 
     /// Bytes a second; `None` of a link that has carried too little.
@@ -102,12 +115,17 @@ mod tests {
     #[test]
     fn transfers_that_share_a_link_are_its_rate_together() {
         let mut rates = LinkRates::new(1);
-        rates.began([0].into_iter(), 0);
-        rates.began([0].into_iter(), 0);
-        rates.ended([0].into_iter(), SAMPLE / 2, SECOND);
-        assert_eq!(rates.get(0), None, "too little");
-        rates.ended([0].into_iter(), SAMPLE / 2, SECOND);
-        assert_eq!(rates.get(0), Some(SAMPLE as f64));
+        rates.began([0, 0].into_iter(), 0);
+        rates.ended([0].into_iter(), SAMPLE, SECOND);
+        assert_eq!(rates.get(0), None, "the other one has been half of it");
+        rates.ended([0].into_iter(), SAMPLE, SECOND + 1);
+        let rate = rates.get(0).expect("all have ended");
+        assert!((rate / (2 * SAMPLE) as f64 - 1.0).abs() < 1e-6, "{rate}");
+        // And where the routes become others meanwhile.
+        rates.began([0].into_iter(), 2 * SECOND);
+        rates.restart([0].into_iter(), 3 * SECOND);
+        rates.ended([0].into_iter(), 4 * SAMPLE, 4 * SECOND);
+        assert_eq!(rates.get(0), Some(4.0 * SAMPLE as f64));
     }
 
     #[test]

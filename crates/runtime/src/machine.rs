@@ -163,6 +163,18 @@ impl Machine {
         own
     }
 
+    /// The same where what goes from one memory to the other has to be handed on by a third.
+    pub fn with_relay(mut self, (from, to): (MemoryId, MemoryId), by: MemoryId) -> Self {
+        if let (Some(first), Some(second)) = (self.route(from, by), self.route(by, to)) {
+            let links = first.links.iter().chain(&second.links).copied().collect();
+            let latency = first.latency + second.latency;
+            let bytes_per_s = first.bytes_per_s.min(second.bytes_per_s);
+            let row = from.row() * self.memories.len() + to.row();
+            self.routes[row] = Some(Route { links, latency, bytes_per_s });
+        }
+        self
+    }
+
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -391,6 +403,15 @@ mod tests {
         assert_eq!(nanos(host, a), Some(100_002_000));
         assert_eq!(nanos(host, b), nanos(host, a));
         assert_eq!(nanos(a, b), Some(502_000));
+    }
+
+    #[test]
+    fn what_is_handed_on_takes_both_ways() {
+        let [host, a, b] = [0, 1, 2].map(MemoryId);
+        let relayed = switched().with_relay((a, b), host);
+        assert!(!relayed.is_direct(a, b) && relayed.is_direct(b, a));
+        assert_eq!(relayed.links_between(a, b).count(), 4);
+        assert_eq!(relayed.transfer_time(a, b, 10_000_000), Some(1_004_000));
     }
 
     #[test]

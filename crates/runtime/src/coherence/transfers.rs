@@ -108,6 +108,12 @@ impl Transfers {
         begun.map(|transfer| transfer.handle)
     }
 
+    /// From where to where something is being copied.
+    pub fn under_way(&self) -> impl Iterator<Item = (MemoryId, MemoryId)> + '_ {
+        let transfers = self.slots.iter().filter_map(|slot| slot.transfer.as_ref());
+        transfers.filter(|transfer| transfer.has_begun).map(|transfer| (transfer.from, transfer.to))
+    }
+
     pub fn order(&self, id: TransferId) -> Option<CopyOrder> {
         let slot = self.slots.get(id.index()).filter(|slot| slot.generation == id.generation);
         let Transfer { handle, from, to, .. } = *slot?.transfer.as_ref()?;
@@ -180,8 +186,8 @@ impl Coherence {
         let waiters = task.into_iter().map(|task| Waiter { task, reads: true }).collect();
         match self.source_or_arriving(handle, to, now) {
             Some((Source::Valid(from), _)) => self.begin(handle, (from, to), waiters, now, actions),
-            Some((Source::Arriving(from, first), Interval { end: earliest, .. })) => {
-                let transfer = self.reserved(handle, (from, to), waiters, earliest);
+            Some((Source::Arriving(from, first), Interval { start, .. })) => {
+                let transfer = self.reserved(handle, (from, to), waiters, start);
                 let id = self.transfers.add(transfer);
                 self.place_mut(handle, to).incoming = id.row;
                 let first = self.transfers.slots[first as usize].transfer.as_mut();

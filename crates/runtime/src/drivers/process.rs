@@ -224,9 +224,17 @@ impl<B: Portable> Process<B> {
         check(machine, memory, &peer.offer, &self.kernels)?;
         let shared = (self.host.shared(), Arc::clone(&self.network));
         let link = Link::start((memory, &self.kernels), peer, shared, self.limits)?;
+        // Those that were opened since the old one was lost, and before anybody knew of it.
+        self.network.forget(memory);
         self.links[memory.row()] = Some(link);
         self.introduce();
         Ok(())
+    }
+
+    /// From which worker to which other one nothing goes but through this process, though each seemed
+    /// to be where the other may come to.
+    pub fn relayed(&self) -> Vec<(MemoryId, MemoryId)> {
+        self.network.given_up()
     }
 
     /// Tells the workers' lines of each other.
@@ -245,11 +253,11 @@ impl<B: Portable> Process<B> {
             Some(_) => return None,
             None => {}
         }
-        let door = second.filter(|second| first.is_some_and(|first| first.reaches(second)));
-        let door = door?.door.clone();
+        let place = second.filter(|second| first.is_some_and(|first| first.reaches(second)));
+        let (place, token) = (place?.place.clone(), Token::random().ok()?.0);
         let id = self.network.open(from, to);
-        self.link(to)?.orders.push(Sent::Expect(id));
-        self.link(from)?.fetches.push(Sent::Open(id, door));
+        self.link(to)?.orders.push(Sent::Expect(id, token));
+        self.link(from)?.fetches.push(Sent::Open(id, place, token));
         None
     }
 

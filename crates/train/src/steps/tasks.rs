@@ -124,7 +124,8 @@ impl Tasks {
     /// Which class takes in the sums of which other one, such that the first has all of them
     /// soonest by what links were so far. All have sums as large as these handles.
     pub fn reduction(&mut self, classes: &[ClassId], sums: &[HandleId]) -> Vec<(ClassId, ClassId)> {
-        self.runtime.coordinator_mut().measure_links();
+        let relayed = self.runtime.driver().relayed();
+        self.runtime.coordinator_mut().update_links(&relayed, HOST);
         let coordinator = self.runtime.coordinator();
         let sums: Vec<u64> = sums.iter().map(|sum| coordinator.data().bytes(*sum)).collect();
         let memories: Vec<MemoryId> = classes.iter().map(|class| MemoryId(class.0)).collect();

@@ -1,24 +1,27 @@
 //! Channels: direct connections from one worker to another, over which contents go that would
 //! otherwise pass through the program.
 //!
-//! A channel has one direction and a number. The program tells its second end to expect it and its
-//! first end where the second listens, and then which contents go over it; what is not awaited yet
-//! waits in the socket. Either end may give a channel up, which it says, and the second end's word
-//! is the last: nothing is stored after it, so that the program may have the rest come another way.
+//! A channel has one direction, a number and a token of its own. The program tells its second end
+//! to expect it and its first end where the second listens, and then which contents go over it;
+//! what is not awaited yet waits in the socket. Either end may give a channel up, which it says,
+//! and the second end's word is the last: nothing is stored after it, so that the program may have
+//! the rest come another way.
+//!
+//! Each connection has a thread of its own, which nobody waits for: it ends when the connection is
+//! shut down, at the latest with the process.
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Scope};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::cpu::{caught, write};
-use super::Portable;
-use super::protocol::{Assembly, ChannelId, Door, RemoteCopy, Report, chunks};
-use super::socket::{ConnectError, Frames, Home, Listener, Pending, ReadError, Socket};
+use super::protocol::{Assembly, ChannelId, RemoteCopy, Report, TOKEN, chunks};
+use super::socket::{ConnectError, Frames, Home, Listener, Pending, Socket, Token};
 use super::worker::{OWN, Worker};
+use super::{Limits, Portable};
 use crate::{HandleId, MEMORIES_MAX, TransferId};
 
 /// Connections that are asked at a time which channel they bring.
@@ -30,25 +33,35 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How often the program hears that a large content goes on.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Where this worker listens to others, and the channels that end here.
+/// A worker's connections to others, and where it listens to them.
 #[derive(Debug)]
-pub struct Incoming {
-    listener: Listener,
+pub struct Channels {
+    home: Home,
+    /// `None` where others can't come: all that is for this worker passes through the program.
+    listener: Option<Listener>,
+    limits: Limits,
     state: Mutex<State>,
     /// What the state says is another thing.
     changed: Condvar,
-    greetings: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     has_ended: bool,
-    channels: BTreeMap<ChannelId, Channel>,
+    incoming: BTreeMap<ChannelId, Incoming>,
+    outgoing: BTreeMap<ChannelId, Outgoing>,
+    /// Connections of which it is not known yet what they bring.
+    greetings: BTreeMap<u64, Socket>,
+    next: u64,
+    /// What the program is to hear, in this order, and nobody has sent yet.
+    reports: Vec<u8>,
 }
 
-/// One that the program has this worker expect, until either gives it up.
-#[derive(Debug, Default)]
-struct Channel {
+/// A channel that ends here, from when the program has this worker expect it until either gives it
+/// up.
+#[derive(Debug)]
+struct Incoming {
+    token: Token,
     /// Once its first end has come.
     socket: Option<Socket>,
     awaited: BTreeMap<TransferId, Awaited>,
@@ -60,70 +73,109 @@ struct Awaited {
     bytes: u64,
 }
 
-impl Incoming {
-    /// Listens; with it what others have to be told to come. Where nobody can come all goes
-    /// through the program.
-    pub fn open(home: &Home) -> Option<(Self, Door)> {
-        let (listener, door) = home.listen().ok()?;
-        let (state, changed, greetings) = Default::default();
-        Some((Self { listener, state, changed, greetings }, door))
+/// A channel that begins here, until either gives it up.
+#[derive(Debug)]
+struct Outgoing {
+    copies: Sender<RemoteCopy>,
+    /// Once it is connected.
+    socket: Option<Socket>,
+}
+
+impl Channels {
+    /// Listens where it can; with it what others have to be told to come.
+    pub fn open(home: Home, limits: Limits) -> (Self, Option<String>) {
+        let (listener, place) = home.listen().ok().unzip();
+        let (state, changed) = Default::default();
+        (Self { home, listener, limits, state, changed }, place)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn expect(&self, channel: ChannelId) {
-        self.state().channels.entry(channel).or_default();
+    /// What was reported and is not sent. Whoever takes it sends it before others take more.
+    pub fn take_reports(&self) -> Vec<u8> {
+        std::mem::take(&mut self.state().reports)
+    }
+
+    pub fn expect(&self, channel: ChannelId, token: [u8; TOKEN]) {
+        let incoming = || Incoming { token: Token(token), socket: None, awaited: BTreeMap::new() };
+        self.state().incoming.entry(channel).or_insert_with(incoming);
         self.changed.notify_all();
     }
 
     /// Of a channel that was given up nothing is awaited: the program hears of that.
-    pub fn await_copy(
-        &self,
-        channel: ChannelId,
-        RemoteCopy { transfer, handle, bytes }: RemoteCopy,
-    ) {
-        if let Some(channel) = self.state().channels.get_mut(&channel) {
+    pub fn await_copy(&self, channel: ChannelId, copy: RemoteCopy) {
+        let RemoteCopy { transfer, handle, bytes } = copy;
+        if let Some(channel) = self.state().incoming.get_mut(&channel) {
             channel.awaited.insert(transfer, Awaited { handle, bytes });
         }
         self.changed.notify_all();
     }
 
-    /// Nobody comes any more, and nothing.
+    /// Over a channel that was given up nothing goes: the program hears of that, too.
+    pub fn send(&self, channel: ChannelId, copy: RemoteCopy) {
+        if let Some(Outgoing { copies, .. }) = self.state().outgoing.get(&channel) {
+            // Whoever takes them ends where the channel does.
+            let _ = copies.send(copy);
+        }
+    }
+
+    /// Nobody comes any more, and nothing goes on.
     pub fn end(&self) {
         let mut state = self.state();
         state.has_ended = true;
-        state.channels.values().filter_map(|own| own.socket.as_ref()).for_each(Socket::shutdown);
+        let incoming = std::mem::take(&mut state.incoming).into_values();
+        let outgoing = std::mem::take(&mut state.outgoing).into_values();
+        let open = incoming.filter_map(|own| own.socket);
+        let open = open.chain(outgoing.filter_map(|own| own.socket));
+        open.chain(std::mem::take(&mut state.greetings).into_values())
+            .for_each(|socket| socket.shutdown());
         drop(state);
         self.changed.notify_all();
-        self.listener.shutdown();
+        self.listener.iter().for_each(Listener::shutdown);
+    }
+
+    /// Remembers a connection until it is known what it brings; `None` where there are too many.
+    fn greet(&self, socket: Socket) -> Option<u64> {
+        let mut state = self.state();
+        if state.has_ended || state.greetings.len() >= GREETINGS_MAX {
+            return None;
+        }
+        state.next += 1;
+        let key = state.next;
+        state.greetings.insert(key, socket);
+        Some(key)
     }
 
     /// Gives a channel the connection of whoever came with it, once the program has said that
-    /// somebody would; `None` where it does not in so long, or somebody is there already.
-    fn join(&self, channel: ChannelId, socket: Socket, most: Duration) -> Option<()> {
-        let by = Instant::now() + most;
+    /// somebody would; false of a stranger, and where the program does not say so in time.
+    fn join(&self, channel: ChannelId, token: [u8; TOKEN], socket: Socket) -> bool {
+        let by = Instant::now() + self.limits.handshake;
         let mut state = self.state();
         while !state.has_ended {
-            if let Some(found) = state.channels.get_mut(&channel) {
-                let is_first = found.socket.is_none();
-                found.socket.get_or_insert(socket);
-                return is_first.then_some(());
+            if let Some(found) = state.incoming.get_mut(&channel) {
+                let is_it = found.socket.is_none() && found.token.is(&token);
+                if is_it {
+                    found.socket = Some(socket);
+                }
+                return is_it;
             }
-            let left = Some(by.saturating_duration_since(Instant::now()));
-            let waited = self.changed.wait_timeout(state, left.filter(|left| !left.is_zero())?);
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        None
+        false
     }
 
     /// What is to come next, once the program has said so; `None` once the channel is given up.
     fn awaited(&self, channel: ChannelId, transfer: TransferId) -> Option<Awaited> {
         let mut state = self.state();
         loop {
-            let found = state.channels.get(&channel).filter(|_| !state.has_ended)?;
-            if let Some(awaited) = found.awaited.get(&transfer) {
+            if let Some(awaited) = state.incoming.get(&channel)?.awaited.get(&transfer) {
                 return Some(*awaited);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -132,19 +184,13 @@ impl Incoming {
 }
 
 impl<B: Portable> Worker<B> {
-    /// Lets other workers in, each in a thread of its own, until this one ends.
-    pub fn let_in<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        let Some(incoming) = &self.incoming else { return };
+    /// Lets other workers in until this one ends.
+    pub fn let_in(self: Arc<Self>) {
+        let Channels { listener: Some(listener), limits, .. } = &self.channels else { return };
         loop {
-            match incoming.listener.pending(&self.limits) {
-                Ok(pending) => {
-                    if incoming.greetings.fetch_add(1, Ordering::SeqCst) >= GREETINGS_MAX {
-                        incoming.greetings.fetch_sub(1, Ordering::SeqCst);
-                        continue;
-                    }
-                    scope.spawn(move || self.take_in(incoming, pending));
-                }
-                Err(_) if incoming.state().has_ended => return,
+            match listener.pending(limits) {
+                Ok(pending) => self.greet(pending),
+                Err(_) if self.channels.state().has_ended => return,
                 Err(ConnectError::Nobody(_)) => {}
                 // Such as too many open files: there may be room later.
                 Err(_) => thread::sleep(PAUSE),
@@ -152,21 +198,32 @@ impl<B: Portable> Worker<B> {
         }
     }
 
+    /// One for whom there is no room, or no thread, is let go: what it would bring comes another
+    /// way.
+    fn greet(self: &Arc<Self>, pending: Pending) {
+        let Ok(socket) = pending.socket() else { return };
+        let Some(key) = self.channels.greet(socket) else { return };
+        let own = Arc::clone(self);
+        let thread = thread::Builder::new().name("channel in".to_owned());
+        if thread.spawn(move || own.take_in(key, pending)).is_err() {
+            self.channels.state().greetings.remove(&key);
+        }
+    }
+
     /// The second end of a channel.
-    fn take_in(&self, incoming: &Incoming, pending: Pending) {
-        let greeted = pending.greeting(&self.limits);
-        let taken = greeted.ok().and_then(|(frames, channel)| {
+    fn take_in(&self, key: u64, pending: Pending) {
+        let greeted = pending.greeting(&self.channels.limits).ok();
+        let joined = greeted.and_then(|(frames, channel, token)| {
             let clone = || frames.socket().try_clone().ok();
             let (socket, kept) = clone().zip(clone())?;
-            incoming.join(channel, kept, self.limits.handshake)?;
-            Some((frames, socket, channel))
+            self.channels.join(channel, token, kept).then_some((frames, socket, channel))
         });
-        incoming.greetings.fetch_sub(1, Ordering::SeqCst);
-        let Some((frames, mut socket, channel)) = taken else { return };
+        self.channels.state().greetings.remove(&key);
+        let Some((frames, mut socket, channel)) = joined else { return };
         let mut opened = Vec::new();
         Report::Opened(channel).write(&mut opened);
         let received = socket.write_all(&opened).map_err(|error| error.to_string());
-        let received = received.and_then(|()| self.receive_contents(incoming, frames, channel));
+        let received = received.and_then(|()| self.receive_contents(frames, channel));
         if let Err(reason) = received {
             self.close_incoming(channel, reason);
         }
@@ -176,21 +233,15 @@ impl<B: Portable> Worker<B> {
     ///
     /// # Errors
     /// In words, why this end gives it up.
-    fn receive_contents(
-        &self,
-        incoming: &Incoming,
-        mut frames: Frames,
-        channel: ChannelId,
-    ) -> Result<(), String> {
+    fn receive_contents(&self, mut frames: Frames, channel: ChannelId) -> Result<(), String> {
         let mut coming: Option<(TransferId, Awaited, Assembly)> = None;
         let mut told = Instant::now();
         loop {
-            let frame = frames.next(|_| match incoming.state().channels.contains_key(&channel) {
-                true => Ok(()),
-                false => Err("it is closed".to_owned()),
+            let frame = frames.next(|_| match self.channels.state().incoming.get(&channel) {
+                Some(_) => Ok(()),
+                None => Err("it is closed".to_owned()),
             });
-            let frame = frame.map_err(|error: ReadError| error.to_string())?;
-            let chunk = match Report::read(frame) {
+            let chunk = match Report::read(frame.map_err(|error| error.to_string())?) {
                 Ok(Report::Content(chunk)) => chunk,
                 Ok(_) => return Err("it sent something else than a content".to_owned()),
                 Err(error) => return Err(format!("it sent {error}")),
@@ -200,12 +251,14 @@ impl<B: Portable> Worker<B> {
                 Some((of, awaited, assembly)) if of == transfer => (awaited, assembly),
                 Some(_) => return Err("it sent contents in each other".to_owned()),
                 None => {
-                    let Some(awaited) = incoming.awaited(channel, transfer) else { return Ok(()) };
+                    let Some(awaited) = self.channels.awaited(channel, transfer) else {
+                        return Ok(());
+                    };
                     (awaited, Assembly::new(awaited.bytes))
                 }
             };
             match assembly.add(&chunk).map_err(|error| format!("it sent {error}"))? {
-                Some(content) => self.store_from(incoming, channel, (transfer, awaited), content),
+                Some(content) => self.store_from(channel, (transfer, awaited), content),
                 None => coming = Some((transfer, awaited, assembly)),
             }
             if told.elapsed() >= PROGRESS {
@@ -219,14 +272,13 @@ impl<B: Portable> Worker<B> {
     /// may be filled from elsewhere then.
     fn store_from(
         &self,
-        incoming: &Incoming,
         channel: ChannelId,
         (transfer, awaited): (TransferId, Awaited),
         content: Vec<u8>,
     ) {
         let made = caught(|| B::from_bytes(content));
-        let mut state = incoming.state();
-        let found = state.channels.get_mut(&channel);
+        let mut state = self.channels.state();
+        let found = state.incoming.get_mut(&channel);
         if found.is_none_or(|own| own.awaited.remove(&transfer).is_none()) {
             return;
         }
@@ -239,8 +291,9 @@ impl<B: Portable> Worker<B> {
             Err(reason) => (None, Report::CopyFailed { transfer, reason }),
         };
         // With the lock: what is said of the channel later is heard later.
-        self.report(&report);
+        report.write(&mut state.reports);
         drop(state);
+        self.send_reports();
         // What it replaces may take long to end, or panic.
         let _ = caught(|| {
             drop(old);
@@ -251,59 +304,93 @@ impl<B: Portable> Worker<B> {
     /// Gives up a channel that ends here, and says so; of one that is given up already nothing is
     /// left to say.
     pub fn close_incoming(&self, channel: ChannelId, reason: String) {
-        let Some(incoming) = &self.incoming else { return };
-        let mut state = incoming.state();
-        let Some(Channel { socket, .. }) = state.channels.remove(&channel) else { return };
-        self.report(&Report::Closed { channel, reason });
+        let mut state = self.channels.state();
+        let Some(Incoming { socket, .. }) = state.incoming.remove(&channel) else { return };
+        Report::Closed { channel, reason }.write(&mut state.reports);
         drop(state);
+        self.send_reports();
         socket.iter().for_each(Socket::shutdown);
-        incoming.changed.notify_all();
+        self.channels.changed.notify_all();
     }
 
-    /// The first end of a channel: goes to another worker and sends it what it is told to, until
-    /// there is nothing more to come.
-    pub fn send_over(&self, channel: ChannelId, door: &Door, copies: Receiver<RemoteCopy>) {
-        let sent = self.open_channel(channel, door).and_then(|mut socket| {
-            self.report(&Report::Opened(channel));
-            let mut frame = Vec::new();
-            copies.into_iter().try_for_each(|copy| {
-                let content = self.content(&copy)?;
-                chunks(copy.transfer, &content).try_for_each(|chunk| {
-                    frame.clear();
-                    Report::Content(chunk).write(&mut frame);
-                    socket.write_all(&frame).map_err(|error| error.to_string())
-                })
-            })
-        });
-        if let Err(reason) = sent {
-            self.report(&Report::Closed { channel, reason });
+    /// Begins to open a channel to another worker.
+    pub fn open_outgoing(self: &Arc<Self>, channel: ChannelId, place: String, token: [u8; TOKEN]) {
+        let (copies, sent) = mpsc::channel();
+        let outgoing = Outgoing { copies, socket: None };
+        self.channels.state().outgoing.insert(channel, outgoing);
+        let own = Arc::clone(self);
+        let send = move || {
+            if let Err(reason) = own.send_over(channel, (&place, token), sent) {
+                own.close_outgoing(channel);
+                own.report(&Report::Closed { channel, reason });
+            }
+        };
+        let thread = thread::Builder::new().name("channel out".to_owned());
+        if let Err(error) = thread.spawn(send) {
+            self.close_outgoing(channel);
+            self.report(&Report::Closed { channel, reason: error.to_string() });
         }
     }
 
+    pub fn close_outgoing(&self, channel: ChannelId) {
+        let found = self.channels.state().outgoing.remove(&channel);
+        found.and_then(|own| own.socket).iter().for_each(Socket::shutdown);
+    }
+
+    /// The first end of a channel: goes to another worker and sends it what it is told to.
+    ///
     /// # Errors
-    /// In words, another worker that can't be reached or does not let this one in.
-    fn open_channel(
+    /// In words, why this end gives it up.
+    fn send_over(
         &self,
         channel: ChannelId,
-        Door { place, token }: &Door,
-    ) -> Result<Socket, String> {
-        let by = Instant::now() + 2 * self.limits.handshake;
-        let mut socket = self.home.connect(place, &self.limits).map_err(|error| match error {
+        (place, token): (&str, [u8; TOKEN]),
+        copies: Receiver<RemoteCopy>,
+    ) -> Result<(), String> {
+        let Channels { home, limits, .. } = &self.channels;
+        let mut socket = home.connect(place, limits).map_err(|error| match error {
             ConnectError::Socket(error) => format!("`{place}` can't be reached: {error}"),
             error => error.to_string(),
         })?;
+        let kept = socket.try_clone().map_err(|error| error.to_string())?;
+        match self.channels.state().outgoing.get_mut(&channel) {
+            Some(own) => own.socket = Some(kept),
+            None => return Err("it is closed".to_owned()),
+        }
+        self.introduce(channel, token, &mut socket)?;
+        self.report(&Report::Opened(channel));
+        let mut frame = Vec::new();
+        copies.into_iter().try_for_each(|copy| {
+            let content = self.content(&copy)?;
+            chunks(copy.transfer, &content).try_for_each(|chunk| {
+                frame.clear();
+                Report::Content(chunk).write(&mut frame);
+                socket.write_all(&frame).map_err(|error| error.to_string())
+            })
+        })
+    }
+
+    /// # Errors
+    /// In words, another worker that does not let this one in.
+    fn introduce(
+        &self,
+        channel: ChannelId,
+        token: [u8; TOKEN],
+        socket: &mut Socket,
+    ) -> Result<(), String> {
+        // The other end waits as long for the program to say that somebody comes.
+        let by = Instant::now() + 2 * self.channels.limits.handshake;
         let mut greeting = Vec::new();
-        Report::Greeting { token: *token, channel }.write(&mut greeting);
+        Report::Greeting { token, channel }.write(&mut greeting);
         socket.write_all(&greeting).map_err(|error| error.to_string())?;
-        let mut frames = Frames::new(socket);
+        let mut frames = Frames::new(socket.try_clone().map_err(|error| error.to_string())?);
         let frame = frames.next(|_| match Instant::now() < by {
             true => Ok(()),
             false => Err("it did not let this worker in in time".to_owned()),
         });
         match Report::read(frame.map_err(|error| error.to_string())?) {
-            Ok(Report::Opened(opened)) if opened == channel => {}
-            _ => return Err("it did not let this worker in".to_owned()),
+            Ok(Report::Opened(opened)) if opened == channel => Ok(()),
+            _ => Err("it did not let this worker in".to_owned()),
         }
-        frames.socket().try_clone().map_err(|error| error.to_string())
     }
 }

@@ -1,7 +1,7 @@
 //! The program's end of a worker: a thread that sends, a thread that receives, and what of that
 //! which was sent has no answer yet.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Error, ErrorKind, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -11,7 +11,7 @@ use super::super::cpu::lane::Lane;
 use super::super::cpu::{Shared, caught, read, write};
 use super::network::{Channel, Network, Stage};
 use super::protocol::{
-    Assembly, CHUNK, ChannelId, Chunk, Door, Order, RemoteCopy, RemoteLaunch, Report,
+    Assembly, CHUNK, ChannelId, Chunk, Order, RemoteCopy, RemoteLaunch, Report, TOKEN,
 };
 use super::socket::{Frames, ReadError, Socket, is_timeout};
 use super::{Limits, Portable};
@@ -31,12 +31,12 @@ pub enum Sent {
     /// What came from another worker, on to this one.
     Forward(CopyOrder, Vec<u8>),
     Drop(HandleId),
-    /// Another worker is to come with a channel.
-    Expect(ChannelId),
+    /// Another worker is to come with a channel, and to show this.
+    Expect(ChannelId, [u8; TOKEN]),
     /// A copy is to come over it.
     AwaitOver(ChannelId, CopyOrder),
-    /// This worker is to open a channel to another.
-    Open(ChannelId, Door),
+    /// This worker is to open a channel to another, which is there.
+    Open(ChannelId, String, [u8; TOKEN]),
     /// A copy is to go over it.
     SendOver(ChannelId, CopyOrder),
     Close(ChannelId),
@@ -78,6 +78,8 @@ struct State {
     copies: BTreeMap<TransferId, Copying>,
     /// Copies over channels that nobody waits for any more, and that may have been made.
     forgotten: BTreeMap<TransferId, ChannelId>,
+    /// When something came last over a channel over which something is to come, or was to begin to.
+    brought: BTreeMap<ChannelId, Instant>,
     /// When the first task became the first.
     first_since: Instant,
     /// When a copy went on last.
@@ -226,7 +228,7 @@ impl<B: Portable> Line<B> {
                     expected += 1;
                 }
                 Sent::Drop(handle) => self.host.reports.give_up(state.forget(*handle)),
-                Sent::Expect(_) | Sent::Open(..) | Sent::SendOver(..) | Sent::Close(_) => {}
+                Sent::Expect(..) | Sent::Open(..) | Sent::SendOver(..) | Sent::Close(_) => {}
             }
         }
         self.host.reports.expect(expected);
@@ -247,17 +249,17 @@ impl<B: Portable> Line<B> {
 
     /// Gives up a channel: what was to come over it comes through the program, once its second end
     /// has said that none of it is stored any more.
-    fn close_channel(&self, id: ChannelId, Channel { from, to, .. }: Channel) {
-        if !self.network.close(id) {
-            return;
-        }
-        if let Some(second) = self.network.line(to) {
+    fn close_channel(&self, id: ChannelId, Channel { to, .. }: Channel) {
+        if self.network.close(id)
+            && let Some(second) = self.network.line(to)
+        {
             second.state().begin_close(id);
-            second.lane.add(&mut vec![Sent::Close(id)]);
         }
-        if let Some(first) = self.network.line(from) {
-            first.lane.add(&mut vec![Sent::Close(id)]);
-        }
+    }
+
+    /// A channel of this worker is given up.
+    pub fn hand_over_close(&self, id: ChannelId) {
+        self.lane.add(&mut vec![Sent::Close(id)]);
     }
 
     /// The other end is gone, and so is what it had.
@@ -331,11 +333,15 @@ impl<B: Portable> Line<B> {
                     Sent::Launch(launch) => remote(launch).write(&mut frames),
                     Sent::Fetch(copy) => Order::Fetch(remote_copy(copy)).write(&mut frames),
                     Sent::Await(_) => {}
-                    Sent::Expect(channel) => Order::Expect(channel).write(&mut frames),
+                    Sent::Expect(channel, token) => {
+                        Order::Expect(channel, token).write(&mut frames);
+                    }
                     Sent::AwaitOver(channel, copy) => {
                         Order::Await(channel, remote_copy(copy)).write(&mut frames);
                     }
-                    Sent::Open(channel, door) => Order::Open(channel, door).write(&mut frames),
+                    Sent::Open(channel, place, token) => {
+                        Order::Open(channel, place, token).write(&mut frames);
+                    }
                     Sent::SendOver(channel, copy) => {
                         Order::Send(channel, remote_copy(copy)).write(&mut frames);
                     }
@@ -452,10 +458,10 @@ impl<B: Portable> Line<B> {
         state.look(&self.limits, bytes, now)?;
         let stalled = state.stalled(&self.limits, now);
         drop(state);
-        if let Some(id) = stalled
-            && let Some(channel) = self.network.channel(id)?
-        {
-            self.close_channel(id, channel);
+        for id in stalled {
+            if let Some(channel) = self.network.channel(id)? {
+                self.close_channel(id, channel);
+            }
         }
         Ok(())
     }
@@ -514,14 +520,17 @@ impl<B: Portable> Line<B> {
             Report::Progress(id) => {
                 if let Some(Channel { to, .. }) = self.network.channel(id)? {
                     self.check_own(to)?;
-                    self.state().copied = Instant::now();
+                    self.state().went_on(id);
                 }
             }
-            Report::Closed { channel: id, .. } => {
-                if let Some(channel) = self.network.channel(id)? {
-                    self.channel_closed(id, channel)?;
+            Report::Closed { channel: id, .. } => match self.network.channel(id)? {
+                Some(channel) => self.channel_closed(id, channel)?,
+                // Of a worker in whose place another one is.
+                None => {
+                    let again = self.state().end_close(id);
+                    self.fetch_again(again);
                 }
-            }
+            },
             Report::Hello(_) | Report::Greeting { .. } => {
                 return Err("it said who it is a second time".to_owned());
             }
@@ -629,6 +638,7 @@ impl State {
             tasks: VecDeque::new(),
             copies: BTreeMap::new(),
             forgotten: BTreeMap::new(),
+            brought: BTreeMap::new(),
             first_since: now,
             copied: now,
             heard: now,
@@ -646,7 +656,8 @@ impl State {
         let gap = now - std::mem::replace(&mut self.looked, now);
         if limits.is_late(gap, limits.tick()) {
             // This program stood still, and that is not the worker's time.
-            for since in [&mut self.first_since, &mut self.copied, &mut self.heard] {
+            let own = [&mut self.first_since, &mut self.copied, &mut self.heard];
+            for since in own.into_iter().chain(self.brought.values_mut()) {
                 *since = (*since + gap).min(now);
             }
         }
@@ -666,15 +677,28 @@ impl State {
         Ok(())
     }
 
-    /// A channel over which nothing came for too long. It is not known at which end that is, so
-    /// that neither is cut off.
-    fn stalled(&self, limits: &Limits, now: Instant) -> Option<ChannelId> {
-        let is_late = now - self.copied > limits.copy;
-        let mut stages = self.copies.values().filter(|_| is_late).map(|copying| &copying.stage);
-        stages.find_map(|stage| match stage {
-            CopyStage::Direct { channel, is_closing: false } => Some(*channel),
-            _ => None,
-        })
+    /// Something came over a channel, of which more is to come.
+    fn went_on(&mut self, id: ChannelId) {
+        if let Some(brought) = self.brought.get_mut(&id) {
+            *brought = Instant::now();
+        }
+    }
+
+    /// Channels over which nothing came for too long. It is not known at which end that is, so that
+    /// neither is cut off.
+    fn stalled(&mut self, limits: &Limits, now: Instant) -> Vec<ChannelId> {
+        if self.brought.is_empty() {
+            return Vec::new();
+        }
+        let mut awaited = BTreeSet::new();
+        for Copying { stage, .. } in self.copies.values() {
+            if let CopyStage::Direct { channel, is_closing: false } = stage {
+                awaited.insert(*channel);
+            }
+        }
+        self.brought.retain(|channel, _| awaited.contains(channel));
+        let late = self.brought.iter().filter(|(_, brought)| now - **brought > limits.copy);
+        late.map(|(channel, _)| *channel).collect()
     }
 
     /// From now on the worker has to say that a channel is closed, and in time.
@@ -758,6 +782,9 @@ impl State {
     fn begin(&mut self, order: CopyOrder, began: Option<Nanos>, stage: CopyStage) {
         if !self.copies.values().any(Copying::is_its_own) {
             self.copied = Instant::now();
+        }
+        if let CopyStage::Direct { channel, .. } = stage {
+            self.brought.entry(channel).or_insert_with(Instant::now);
         }
         self.copies.insert(order.transfer, Copying { order, began, stage });
     }

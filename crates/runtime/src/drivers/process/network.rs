@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::Portable;
 use super::line::Line;
 use super::protocol::ChannelId;
 use crate::MemoryId;
@@ -49,7 +50,7 @@ impl<B> Default for Network<B> {
     }
 }
 
-impl<B> Network<B> {
+impl<B: Portable> Network<B> {
     /// No line is locked with it but before it.
     fn state(&self) -> MutexGuard<'_, State<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,6 +77,16 @@ impl<B> Network<B> {
         let mut of_both = state.channels.iter().filter(|(_, own)| !own.is_past);
         let found = of_both.find(|(_, own)| own.from == from && own.to == to);
         found.map(|(id, own)| (*id, own.stage))
+    }
+
+    /// From where to where a channel was given up between workers that are there.
+    pub fn given_up(&self) -> Vec<(MemoryId, MemoryId)> {
+        let state = self.state();
+        let given_up = state
+            .channels
+            .values()
+            .filter(|own| !own.is_past && matches!(own.stage, Stage::Closing | Stage::Closed));
+        given_up.map(|own| (own.from, own.to)).collect()
     }
 
     pub fn open(&self, from: MemoryId, to: MemoryId) -> ChannelId {
@@ -110,15 +121,22 @@ impl<B> Network<B> {
         }
     }
 
-    /// It is given up: false where it was before.
+    /// It is given up, and both ends are told: false where it was before.
     pub fn close(&self, id: ChannelId) -> bool {
         let mut state = self.state();
-        let found = state.channels.get_mut(&id);
-        let own = found.filter(|own| matches!(own.stage, Stage::Opening | Stage::Open));
-        own.is_some_and(|own| {
-            own.stage = Stage::Closing;
-            true
-        })
+        let State { lines, channels, .. } = &mut *state;
+        let found = channels.get_mut(&id);
+        let Some(own) = found.filter(|own| matches!(own.stage, Stage::Opening | Stage::Open))
+        else {
+            return false;
+        };
+        own.stage = Stage::Closing;
+        // With the lock: whoever sees that it is closing has the order to close behind it.
+        for end in [own.to, own.from] {
+            let line = lines.get(end.row()).and_then(Option::as_ref).and_then(Weak::upgrade);
+            line.iter().for_each(|line| line.hand_over_close(id));
+        }
+        true
     }
 
     /// Its second end says so, or is gone.
@@ -129,6 +147,11 @@ impl<B> Network<B> {
         if own.is_past {
             state.channels.remove(&id);
         }
+    }
+
+    /// Another worker is in the place of one that is gone, and has none of its channels.
+    pub fn forget(&self, memory: MemoryId) {
+        self.state().channels.retain(|_, own| own.from != memory && own.to != memory);
     }
 
     /// A worker is gone: its channels, which another one in its place does not have.

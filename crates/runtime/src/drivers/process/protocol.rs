@@ -16,6 +16,9 @@ pub const CHUNK: usize = 1 << 16;
 /// Most bytes of a frame after its length: there are many kernels and their names.
 pub const FRAME_MAX: usize = 1 << 20;
 
+/// Most bytes of what somebody says first who has shown nothing yet, over a channel.
+pub const GREETING_MAX: usize = 64;
+
 /// Bytes before a frame: its length.
 pub const LENGTH: usize = 4;
 
@@ -59,18 +62,8 @@ pub struct Hello {
     /// Bytes.
     pub capacity: u64,
     pub kernels: Vec<String>,
-    /// Where other workers may come to.
-    pub door: Option<Door>,
-}
-
-/// Where a worker listens to others.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Door {
-    /// A file in the directory of the program's socket, or over TCP: a port in what a worker says of
-    /// itself, an address and a port in what the program tells another.
-    pub place: String,
-    /// What they have to show. Zeros over a Unix socket.
-    pub token: [u8; TOKEN],
+    /// Where other workers may come to: a file in the directory of the program's socket, or a port.
+    pub door: Option<String>,
 }
 
 /// A direct connection from one worker to another, as the program numbers them.
@@ -122,12 +115,12 @@ pub enum Order<'a> {
     Drop(HandleId),
     /// There is nothing more to do, now or later.
     End,
-    /// Another worker is to come with a channel.
-    Expect(ChannelId),
+    /// Another worker is to come with a channel, and shows this.
+    Expect(ChannelId, [u8; TOKEN]),
     /// What is to come over it.
     Await(ChannelId, RemoteCopy),
-    /// Go to another worker, and open a channel to it.
-    Open(ChannelId, Door),
+    /// Go to another worker, show it this, and open a channel to it.
+    Open(ChannelId, String, [u8; TOKEN]),
     /// What is to go over it.
     Send(ChannelId, RemoteCopy),
     /// It is of no more use.
@@ -203,13 +196,13 @@ impl Order<'_> {
             Self::End => {
                 frame.kind(5);
             }
-            Self::Expect(channel) => {
-                frame.kind(6).u32(channel.0);
+            Self::Expect(channel, token) => {
+                frame.kind(6).u32(channel.0).bytes(token);
             }
             Self::Await(channel, copy) => {
                 frame.kind(7).u32(channel.0).copy(copy);
             }
-            Self::Open(channel, Door { place, token }) => {
+            Self::Open(channel, place, token) => {
                 frame.kind(8).u32(channel.0).name(place).bytes(token);
             }
             Self::Send(channel, copy) => {
@@ -243,12 +236,9 @@ impl<'a> Order<'a> {
             3 => Self::Fetch(fields.copy()?),
             4 => Self::Drop(fields.handle()?),
             5 => Self::End,
-            6 => Self::Expect(fields.channel()?),
+            6 => Self::Expect(fields.channel()?, fields.array()?),
             7 => Self::Await(fields.channel()?, fields.copy()?),
-            8 => {
-                let channel = fields.channel()?;
-                Self::Open(channel, Door { place: fields.name()?, token: fields.array()? })
-            }
+            8 => Self::Open(fields.channel()?, fields.name()?, fields.array()?),
             9 => Self::Send(fields.channel()?, fields.copy()?),
             10 => Self::Close(fields.channel()?),
             other => return Err(FrameError::Kind(other)),
@@ -266,7 +256,7 @@ impl Report<'_> {
                 let frame = frame.kind(0).bytes(token).name(device).name(class);
                 let frame = frame.u64(*capacity).names(kernels);
                 match door {
-                    Some(Door { place, token }) => frame.u8(1).name(place).bytes(token),
+                    Some(place) => frame.u8(1).name(place),
                     None => frame.u8(0),
                 };
             }
@@ -528,10 +518,10 @@ impl<'a> Fields<'a> {
         Ok(ChannelId(self.u32()?))
     }
 
-    fn door(&mut self) -> Result<Option<Door>, FrameError> {
+    fn door(&mut self) -> Result<Option<String>, FrameError> {
         match self.u8()? {
             0 => Ok(None),
-            1 => Ok(Some(Door { place: self.name()?, token: self.array()? })),
+            1 => Ok(Some(self.name()?)),
             _ => Err(FrameError::Field("door")),
         }
     }
@@ -642,8 +632,8 @@ mod tests {
     const COPY: RemoteCopy = RemoteCopy { transfer: TRANSFER, handle: HANDLE, bytes: 8 };
     const CHANNEL: ChannelId = ChannelId(u32::MAX);
 
-    fn door() -> Door {
-        Door { place: "10.0.0.7:4100".to_owned(), token: [8; TOKEN] }
+    fn place() -> String {
+        "10.0.0.7:4100".to_owned()
     }
 
     fn orders() -> Vec<Order<'static>> {
@@ -664,9 +654,9 @@ mod tests {
             Order::Fetch(COPY),
             Order::Drop(HANDLE),
             Order::End,
-            Order::Expect(CHANNEL),
+            Order::Expect(CHANNEL, [7; TOKEN]),
             Order::Await(CHANNEL, COPY),
-            Order::Open(CHANNEL, door()),
+            Order::Open(CHANNEL, place(), [8; TOKEN]),
             Order::Send(CHANNEL, COPY),
             Order::Close(CHANNEL),
         ]
@@ -685,7 +675,7 @@ mod tests {
         };
         vec![
             Report::Hello(hello.clone()),
-            Report::Hello(Hello { door: Some(door()), ..hello }),
+            Report::Hello(Hello { door: Some(place()), ..hello }),
             Report::Ended { task: TASK, ran },
             Report::Failed { task: TASK, ran, reason: text() },
             Report::Stored { transfer: TRANSFER },

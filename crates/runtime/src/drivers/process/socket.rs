@@ -12,13 +12,15 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use socket2::SockRef;
 use thiserror::Error;
 
-use super::protocol::{self, CHUNK, ChannelId, Door, FrameError, Hello, LENGTH, Report, TOKEN};
+use super::protocol::{
+    self, CHUNK, ChannelId, FRAME_MAX, FrameError, GREETING_MAX, Hello, LENGTH, Report, TOKEN,
+};
 use super::{Limits, Offer};
 
 /// What a worker has to show over TCP. It crosses the network as it is: whoever reads along has
 /// it, and what is computed, too.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token([u8; TOKEN]);
+pub struct Token(pub(super) [u8; TOKEN]);
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,7 +59,7 @@ impl Token {
     }
 
     /// Takes the same time wherever they differ.
-    fn is(&self, other: &[u8; TOKEN]) -> bool {
+    pub(super) fn is(&self, other: &[u8; TOKEN]) -> bool {
         self.0.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
     }
 }
@@ -149,11 +151,18 @@ pub struct Frames {
     socket: BufReader<Socket>,
     /// Of the frame that is read; never longer than one.
     frame: Vec<u8>,
+    /// Bytes that a frame may have.
+    most: usize,
 }
 
 impl Frames {
     pub fn new(socket: Socket) -> Self {
-        Self { socket: BufReader::with_capacity(READ_AHEAD, socket), frame: Vec::new() }
+        let socket = BufReader::with_capacity(READ_AHEAD, socket);
+        Self { socket, frame: Vec::new(), most: FRAME_MAX }
+    }
+
+    fn with_most(self, most: usize) -> Self {
+        Self { most, ..self }
     }
 
     pub fn socket(&self) -> &Socket {
@@ -172,6 +181,9 @@ impl Frames {
         let mut head = [0; LENGTH];
         fill(&mut self.socket, &mut head, &mut tick)?;
         let length = protocol::length(head)?;
+        if length > self.most {
+            return Err(FrameError::Length(length).into());
+        }
         self.frame.resize(length, 0);
         fill(&mut self.socket, &mut self.frame, &mut tick)?;
         Ok(&self.frame)
@@ -222,7 +234,8 @@ pub enum ConnectError {
 #[derive(Debug)]
 enum Entrance {
     Unix(UnixListener, PathBuf),
-    Tcp(TcpListener, Token),
+    /// `None` where whoever comes shows something else, and later.
+    Tcp(TcpListener, Option<Token>),
 }
 
 /// Where workers come to.
@@ -243,23 +256,21 @@ pub struct Peer {
 /// A worker that listens to other workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// As it is told to others.
-    pub door: Door,
+    /// As others are told: a file in the directory of the program's socket, or an address and port.
+    pub place: String,
     /// Where it is, over TCP.
     address: Option<IpAddr>,
 }
 
 impl Neighbour {
     /// `None` where a worker's door is none that others could come to.
-    fn of(socket: &Socket, Door { place, token }: Door) -> Option<Self> {
+    fn of(socket: &Socket, place: String) -> Option<Self> {
         match socket {
-            Socket::Unix(_) => {
-                is_file_name(&place).then_some(Self { door: Door { place, token }, address: None })
-            }
+            Socket::Unix(_) => is_file_name(&place).then_some(Self { place, address: None }),
             Socket::Tcp(stream) => {
-                let address = stream.peer_addr().ok()?.ip();
+                let address = stream.peer_addr().ok()?.ip().to_canonical();
                 let place = SocketAddr::new(address, place.parse().ok()?).to_string();
-                Some(Self { door: Door { place, token }, address: Some(address) })
+                Some(Self { place, address: Some(address) })
             }
         }
     }
@@ -300,7 +311,8 @@ impl Peer {
         match self.frames.socket() {
             Socket::Unix(_) => None,
             Socket::Tcp(stream) => {
-                Some((stream.local_addr().ok()?.ip(), stream.peer_addr().ok()?.ip()))
+                let (own, other) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
+                Some((own.ip().to_canonical(), other.ip().to_canonical()))
             }
         }
     }
@@ -339,7 +351,7 @@ impl Listener {
     pub fn tcp(address: impl ToSocketAddrs, token: Token) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { entrance: Entrance::Tcp(listener, token) })
+        Ok(Self { entrance: Entrance::Tcp(listener, Some(token)) })
     }
 
     /// Where it listens, over TCP.
@@ -367,9 +379,9 @@ impl Listener {
         let socket = self.next(Instant::now() + limits.handshake, limits.handshake)?;
         let token = match &self.entrance {
             Entrance::Unix(..) => None,
-            Entrance::Tcp(_, token) => Some(token.clone()),
+            Entrance::Tcp(_, token) => token.clone(),
         };
-        Ok(Pending { socket, token })
+        Ok(Pending { socket, token, most: FRAME_MAX })
     }
 
     /// Nobody is let in any more: who waits for somebody to come ends with an error.
@@ -424,6 +436,8 @@ pub struct Pending {
     socket: Socket,
     /// What it has to show, over TCP.
     token: Option<Token>,
+    /// Bytes that the first thing that it says may have.
+    most: usize,
 }
 
 impl Pending {
@@ -442,16 +456,25 @@ impl Pending {
         Ok(Peer { frames, offer, neighbour, process })
     }
 
-    /// Waits until a worker has said which channel it brings.
+    /// Waits until a worker has said which channel it brings, and what it shows for it.
     ///
     /// # Errors
-    /// As of [`Pending::handshake`].
-    pub fn greeting(self, limits: &Limits) -> Result<(Frames, ChannelId), ConnectError> {
-        let (frames, _, channel) = self.first(limits, |report| match report {
-            Report::Greeting { token, channel } => Some((token, channel)),
+    /// Somebody who does not say so in time, or says something else.
+    pub fn greeting(
+        self,
+        limits: &Limits,
+    ) -> Result<(Frames, ChannelId, [u8; TOKEN]), ConnectError> {
+        let own = Self { most: GREETING_MAX, ..self };
+        let (frames, _, (channel, token)) = own.first(limits, |report| match report {
+            Report::Greeting { token, channel } => Some((token, (channel, token))),
             _ => None,
         })?;
-        Ok((frames, channel))
+        Ok((frames.with_most(FRAME_MAX), channel, token))
+    }
+
+    /// A clone of its connection.
+    pub fn socket(&self) -> io::Result<Socket> {
+        self.socket.try_clone()
     }
 
     /// The first thing that it says, with the token that it shows, and its process.
@@ -460,7 +483,7 @@ impl Pending {
         limits: &Limits,
         said: impl FnOnce(Report<'_>) -> Option<([u8; TOKEN], T)>,
     ) -> Result<(Frames, Option<i32>, T), ConnectError> {
-        let Self { socket, token } = self;
+        let Self { socket, token, most } = self;
         let by = Instant::now() + limits.handshake;
         let process = match &socket {
             Socket::Unix(stream) => Some(checked(stream)?),
@@ -470,7 +493,7 @@ impl Pending {
             }
         };
         socket.set_timeouts(Some(limits.tick()), Some(limits.silence))?;
-        let mut frames = Frames::new(socket);
+        let mut frames = Frames::new(socket).with_most(most);
         let frame = frames.next(|_| match Instant::now() < by {
             true => Ok(()),
             false => Err("it did not say who it is in time".to_owned()),
@@ -526,18 +549,18 @@ impl Home {
     ///
     /// # Errors
     /// A place that can't be had.
-    pub fn listen(&self) -> io::Result<(Listener, Door)> {
-        let token = Token::random()?;
+    pub fn listen(&self) -> io::Result<(Listener, String)> {
         match self {
             Self::Directory(directory) => {
-                let place = format!("worker-{}", &token.to_text()[..16]);
-                let listener = Listener::unix(&directory.join(&place))?;
-                Ok((listener, Door { place, token: [0; TOKEN] }))
+                let place = format!("worker-{}", &Token::random()?.to_text()[..16]);
+                Ok((Listener::unix(&directory.join(&place))?, place))
             }
             Self::Network(address) => {
-                let listener = Listener::tcp((*address, 0), token.clone())?;
-                let port = listener.address().map_or(0, |address| address.port());
-                Ok((listener, Door { place: port.to_string(), token: token.0 }))
+                let listener = TcpListener::bind((*address, 0))?;
+                listener.set_nonblocking(true)?;
+                let port = listener.local_addr()?.port();
+                let entrance = Entrance::Tcp(listener, None);
+                Ok((Listener { entrance }, port.to_string()))
             }
         }
     }
@@ -563,7 +586,7 @@ impl Home {
                 Socket::Tcp(stream)
             }
         };
-        socket.set_timeouts(Some(limits.tick()), Some(limits.taking))?;
+        socket.set_timeouts(Some(limits.tick()), Some(limits.copy))?;
         Ok(socket)
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use het_core::Bytes;
 
-use super::protocol::{CHUNK, ChannelId, Chunk, Door, Hello, Order, RemoteCopy, Report, TOKEN};
+use super::protocol::{CHUNK, ChannelId, Chunk, Hello, Order, RemoteCopy, Report, TOKEN};
 use super::socket::{Frames, Socket};
 use super::*;
 use crate::machine::Interval;
@@ -86,9 +86,9 @@ impl Hand {
             Order::Fetch(copy) => Heard::Fetch(copy.transfer),
             Order::Drop(handle) => Heard::Drop(handle),
             Order::End => Heard::End,
-            Order::Expect(channel) => Heard::Expect(channel),
+            Order::Expect(channel, _) => Heard::Expect(channel),
             Order::Await(channel, copy) => Heard::Await(channel, copy.transfer),
-            Order::Open(channel, door) => Heard::Open(channel, door.place),
+            Order::Open(channel, place, _) => Heard::Open(channel, place),
             Order::Send(channel, copy) => Heard::Send(channel, copy.transfer),
             Order::Close(channel) => Heard::Close(channel),
         }
@@ -135,7 +135,7 @@ fn workers_with(
         let mut hand = Hand(Frames::new(Socket::Unix(stream)));
         let name = || "any".to_owned();
         let (token, capacity) = ([0; TOKEN], 1 << 30);
-        let door = place(row).map(|place| Door { place, token });
+        let door = place(row);
         let (device, class, kernels) = (name(), name(), Vec::new());
         hand.say(&Report::Hello(Hello { token, device, class, capacity, kernels, door }));
         (hand, (MemoryId(row), listener.accept(&LONG).expect("a worker")))
@@ -339,6 +339,8 @@ fn a_worker_of_another_version_is_not_let_in() {
 
 const CHANNEL: ChannelId = ChannelId(0);
 
+const CHANNEL_TOKEN: [u8; TOKEN] = [5; TOKEN];
+
 /// Two workers played by hand, with an open channel from the first to the second.
 fn channel() -> (Process<Vec<u8>>, Hand, Hand) {
     let (mut hands, peers) = workers_with(2, |row| Some(format!("door{row}")));
@@ -401,6 +403,7 @@ fn what_a_channel_that_is_given_up_does_not_bring_comes_through_the_program() {
     assert!(ended.iter().all(|one| matches!(one, Completion::Copied { .. })), "{ended:?}");
     check_idle(&mut driver);
     // It is not opened again between the same two.
+    assert_eq!(driver.relayed(), [(MemoryId(1), MemoryId(2))]);
     driver.copy(copy(4, (1, 2), 8));
     driver.flush();
     assert_eq!(first.hear(), Heard::Fetch(transfer(4)));
@@ -465,7 +468,7 @@ impl Served {
             serve::<Vec<u8>>(connection, ("any", "any", 1 << 30), Vec::new())
         });
         let Peer { frames, neighbour, .. } = listener.accept(&LONG).expect("a worker");
-        let door = directory.path().join(neighbour.expect("it listens").door.place);
+        let door = directory.path().join(neighbour.expect("it listens").place);
         let mut own = Self { program: Hand(frames), door, worker, _directory: directory };
         own.order(&Order::Welcome { silence_ms: 60_000, kernels: Vec::new() });
         own
@@ -489,11 +492,15 @@ impl Served {
         }
     }
 
-    /// Another worker that comes with a channel.
+    /// Another worker that comes with a channel, and its token.
     fn neighbour(&self, channel: ChannelId) -> Hand {
+        self.stranger(channel, CHANNEL_TOKEN)
+    }
+
+    fn stranger(&self, channel: ChannelId, token: [u8; TOKEN]) -> Hand {
         let stream = UnixStream::connect(&self.door).expect("the worker listens");
         let mut hand = Hand(Frames::new(Socket::Unix(stream)));
-        hand.say(&Report::Greeting { token: [0; TOKEN], channel });
+        hand.say(&Report::Greeting { token, channel });
         hand
     }
 
@@ -511,11 +518,18 @@ fn awaited(row: u32, bytes: u64) -> Order<'static> {
 #[test]
 fn a_worker_takes_what_it_awaits_and_nothing_else() {
     let mut served = Served::start();
-    // Whoever comes first: the program may say later that somebody will.
+    let mut strangers =
+        [served.stranger(CHANNEL, [6; TOKEN]), served.stranger(ChannelId(7), CHANNEL_TOKEN)];
+    // What is longer than any greeting is not read.
+    let mut long = UnixStream::connect(&served.door).expect("the worker listens");
+    long.write_all(&1_000_u32.to_le_bytes()).expect("it listens");
+    assert_eq!(std::io::Read::read(&mut long, &mut [0]).expect("it is let go"), 0);
+    // The program may say later that somebody comes.
     let mut first = served.neighbour(CHANNEL);
-    served.order(&Order::Expect(CHANNEL));
+    served.order(&Order::Expect(CHANNEL, CHANNEL_TOKEN));
     let frame = first.0.next(|_| Ok(())).expect("it is let in");
     assert_eq!(Report::read(frame), Ok(Report::Opened(CHANNEL)));
+    assert!(matches!(strangers[0].0.next(|_| Ok(())), Err(ReadError::Closed)));
     first.send_content(1, &vec![7; 3 * CHUNK]);
     served.order(&awaited(1, 3 * CHUNK as u64));
     assert_eq!(served.said(), format!("{:?}", Report::Stored { transfer: transfer(1) }));
@@ -541,7 +555,7 @@ fn a_worker_takes_what_it_awaits_and_nothing_else() {
 #[test]
 fn a_channel_that_the_program_closes_stores_nothing_more() {
     let mut served = Served::start();
-    served.order(&Order::Expect(CHANNEL));
+    served.order(&Order::Expect(CHANNEL, CHANNEL_TOKEN));
     let mut first = served.neighbour(CHANNEL);
     first.0.next(|_| Ok(())).expect("it is let in");
     served.order(&awaited(1, 2 * CHUNK as u64));
@@ -552,7 +566,7 @@ fn a_channel_that_the_program_closes_stores_nothing_more() {
     assert!(served.said().starts_with("Closed"));
     assert!(matches!(first.0.next(|_| Ok(())), Err(ReadError::Closed)), "it is let go");
     // One that waits for nothing keeps no worker from ending.
-    served.order(&Order::Expect(ChannelId(1)));
+    served.order(&Order::Expect(ChannelId(1), CHANNEL_TOKEN));
     let mut idle = served.neighbour(ChannelId(1));
     idle.0.next(|_| Ok(())).expect("it is let in");
     first = served.neighbour(ChannelId(2));

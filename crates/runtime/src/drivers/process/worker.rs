@@ -1,21 +1,20 @@
 //! The worker's end: buffers of its own, and kernels that it knows by name.
 
-use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, Scope};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::super::cpu::lane::WAKE;
 use super::super::cpu::{Code, Shared, caught, read, run, write};
-use super::channel::Incoming;
+use super::channel::Channels;
 use super::protocol::{
-    Assembly, ChannelId, FrameError, Hello, Order, RemoteCopy, RemoteLaunch, Report, chunks,
+    Assembly, FrameError, Hello, Order, RemoteCopy, RemoteLaunch, Report, chunks,
 };
-use super::socket::{Connection, Frames, Home, ReadError, Socket};
+use super::socket::{Connection, Frames, ReadError, Socket};
 use super::{Limits, Portable};
 use crate::machine::Interval;
 use crate::{ClassId, DeviceId, HandleId, KernelId, Launch, MemoryId, Nanos, TransferId};
@@ -50,24 +49,12 @@ pub struct Worker<B> {
     /// The worker's kernel for each of the program's.
     kernels: Vec<KernelId>,
     socket: Mutex<Socket>,
-    /// Where it meets other workers.
-    pub home: Home,
-    /// `None` where they can't come.
-    pub incoming: Option<Incoming>,
-    pub limits: Limits,
-}
-
-/// What the receiving thread hands to others.
-struct Handed {
-    launches: Sender<RemoteLaunch>,
-    fetches: Sender<RemoteCopy>,
-    /// Channels that begin here.
-    outgoing: BTreeMap<ChannelId, Sender<RemoteCopy>>,
+    pub channels: Channels,
 }
 
 /// Serves a program until it says that there is nothing more to do. One thread runs kernels, one
-/// sends contents, one gives signs of life; one lets other workers in, and each channel from or to
-/// one has its own.
+/// sends contents, one gives signs of life; one lets other workers in, and each channel has its
+/// own.
 ///
 /// # Errors
 /// A program that does not let the worker in, ends the connection without a word, or sends what
@@ -78,7 +65,7 @@ pub fn serve<B: Portable>(
     kernels: Vec<(String, Code<B>)>,
 ) -> Result<(), WorkerError> {
     let Connection { socket, token, home } = connection;
-    let (incoming, door) = Incoming::open(&home).unzip();
+    let (channels, door) = Channels::open(home, Limits::default());
     let (names, code): (Vec<String>, Vec<Code<B>>) = kernels.into_iter().unzip();
     let mut frame = Vec::new();
     let hello = Hello {
@@ -102,30 +89,31 @@ pub fn serve<B: Portable>(
         let place = names.iter().position(|own| own == name);
         place.map_or(ABSENT, |row| KernelId(row as u16))
     };
-    let silence = Duration::from_millis(silence_ms);
-    let worker = Worker {
+    let worker = Arc::new(Worker {
         shared: Shared::new(code, 1),
         kernels: kernels.iter().map(own).collect(),
         socket: Mutex::new(writer),
-        home,
-        incoming,
-        limits: Limits { silence, ..Limits::default() },
-    };
-    thread::scope(|scope| {
-        let (launches, launched) = mpsc::channel();
-        let (fetches, fetched) = mpsc::channel();
-        let (end, ends) = mpsc::channel::<()>();
+        channels,
+    });
+    let own = Arc::clone(&worker);
+    let doorkeeper = thread::Builder::new().name("channels".to_owned());
+    let doorkeeper = doorkeeper.spawn(move || own.let_in())?;
+    let ended = thread::scope(|scope| {
+        let (launches, launched) = channel();
+        let (fetches, fetched) = channel();
+        let (end, ends) = channel::<()>();
         scope.spawn(|| worker.compute(launched));
         scope.spawn(|| worker.send_contents(fetched));
-        scope.spawn(|| worker.give_signs(ends));
-        scope.spawn(|| worker.let_in(scope));
+        scope.spawn(|| worker.give_signs(ends, Duration::from_millis(silence_ms)));
+        let ended = worker.receive(frames, &launches, &fetches);
         // The others end with these.
-        let handed = Handed { launches, fetches, outgoing: BTreeMap::new() };
-        let ended = worker.receive(scope, frames, handed);
-        drop(end);
-        worker.incoming.iter().for_each(Incoming::end);
+        drop((launches, fetches, end));
         ended
-    })
+    });
+    worker.channels.end();
+    // What it panics with would be known by now.
+    let _ = doorkeeper.join();
+    ended
 }
 
 impl<B: Portable> Worker<B> {
@@ -144,11 +132,17 @@ impl<B: Portable> Worker<B> {
         self.send(&frame);
     }
 
-    fn receive<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
+    /// Sends what was reported of channels, in its order.
+    pub fn send_reports(&self) {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = socket.write_all(&self.channels.take_reports());
+    }
+
+    fn receive(
+        self: &Arc<Self>,
         mut frames: Frames,
-        Handed { launches, fetches, mut outgoing }: Handed,
+        launches: &Sender<RemoteLaunch>,
+        fetches: &Sender<RemoteCopy>,
     ) -> Result<(), WorkerError> {
         let mut storing: Option<(TransferId, Assembly)> = None;
         loop {
@@ -179,24 +173,12 @@ impl<B: Portable> Worker<B> {
                     }
                 }
                 Order::Drop(handle) => self.drop_buffer(handle),
-                Order::Expect(channel) => match &self.incoming {
-                    Some(incoming) => incoming.expect(channel),
-                    None => return Err(WorkerError::Protocol("nobody can come".to_owned())),
-                },
-                Order::Await(channel, copy) => {
-                    self.incoming.iter().for_each(|own| own.await_copy(channel, copy));
-                }
-                Order::Open(channel, door) => {
-                    let (copies, sent) = mpsc::channel();
-                    outgoing.insert(channel, copies);
-                    scope.spawn(move || self.send_over(channel, &door, sent));
-                }
-                Order::Send(channel, copy) => {
-                    // One that is given up is awaited no more.
-                    let _ = outgoing.get(&channel).map(|copies| copies.send(copy));
-                }
+                Order::Expect(channel, token) => self.channels.expect(channel, token),
+                Order::Await(channel, copy) => self.channels.await_copy(channel, copy),
+                Order::Open(channel, place, token) => self.open_outgoing(channel, place, token),
+                Order::Send(channel, copy) => self.channels.send(channel, copy),
                 Order::Close(channel) => {
-                    outgoing.remove(&channel);
+                    self.close_outgoing(channel);
                     self.close_incoming(channel, "the program closed it".to_owned());
                 }
                 Order::End => return Ok(()),
@@ -309,8 +291,8 @@ impl<B: Portable> Worker<B> {
         }
     }
 
-    fn give_signs(&self, ends: Receiver<()>) {
-        let every = self.limits.tick();
+    fn give_signs(&self, ends: Receiver<()>, silence: Duration) {
+        let every = Limits { silence, ..Limits::default() }.tick();
         while ends.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
             self.report(&Report::Alive);
         }

@@ -392,8 +392,8 @@ impl Coordinator {
         &self.machine
     }
 
-    /// From now on links are as fast as copies over them were, and what goes between the memories of
-    /// these pairs is handed on by a third.
+    /// From now on links are as fast as copies over them were, and what goes between the memories
+    /// of these pairs is handed on by a third.
     pub fn update_links(&mut self, relayed: &[(MemoryId, MemoryId)], by: MemoryId) {
         let rates = self.data.rates();
         let mut changes = self

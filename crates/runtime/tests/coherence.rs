@@ -32,8 +32,8 @@ fn computed(sequence: u64, read: &[u64]) -> u64 {
     })
 }
 
-/// One host that nothing is lost of, and accelerators with little memory: each with links of its own
-/// to the host, or all on one switch that is so slow that copies are handed on.
+/// One host that nothing is lost of, and accelerators with little memory: each with links of its
+/// own to the host, or all on one switch that is so slow that copies are handed on.
 fn machine(accelerators: u16, capacity: u64, is_switched: bool) -> Arc<Machine> {
     let device = |row: u16| Device {
         name: format!("device{row}"),

@@ -140,7 +140,7 @@ fn an_urgent_job_goes_first_and_the_low_one_goes_on_to_the_same_bits() {
     let train = |output: &str| {
         format!(
             "[het-train, finetune, --data, tokens, --weights, model, --output, {output}, --steps, \
-             \"1200\", --batch, \"2\", --seq, \"128\", --checkpoint-every, \"5\"]"
+             \"2000\", --batch, \"2\", --seq, \"128\", --checkpoint-every, \"5\"]"
         )
     };
     let saves = "      checkpoint: { every: 1s, grace: 20s }\n      \

@@ -24,8 +24,8 @@ struct Transfer {
     /// When it will be there by the reservations.
     end: Nanos,
     waiters: SmallVec<[Waiter; 2]>,
-    /// Whether the driver was asked for it. Otherwise its source is still to get the content, from a
-    /// transfer that this one follows.
+    /// Whether the driver was asked for it. Otherwise its source is still to get the content, from
+    /// a transfer that this one follows.
     has_begun: bool,
     /// Those that follow it.
     followers: SmallVec<[TransferId; 2]>,
@@ -39,8 +39,8 @@ enum Source {
     Arriving(MemoryId, u32),
 }
 
-/// A copy from another memory than the first one's is preferred where it is at most this part later,
-/// of the time that it takes: it leaves the first one's links to others.
+/// A copy from another memory than the first one's is preferred where it is at most this part
+/// later, of the time that it takes: it leaves the first one's links to others.
 const LATER_PARTS: u64 = 8;
 
 /// A copy that was not made, and the tasks that were to read it.

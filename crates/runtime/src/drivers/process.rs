@@ -6,9 +6,7 @@
 //! program itself are threads beside them. What goes from one worker to another goes over a channel
 //! between the two where each can reach the other, and through the program otherwise.
 
-mod channel;
 mod line;
-mod network;
 mod protocol;
 mod socket;
 mod worker;
@@ -25,8 +23,7 @@ use crate::{
     Nanos, Wait,
 };
 
-use line::{Line, Sent};
-use network::{Network, Stage};
+use line::{Line, Network, Sent, Stage};
 use protocol::ChannelId;
 use socket::Neighbour;
 
@@ -231,8 +228,8 @@ impl<B: Portable> Process<B> {
         Ok(())
     }
 
-    /// From which worker to which other one nothing goes but through this process, though each seemed
-    /// to be where the other may come to.
+    /// From which worker to which other one nothing goes but through this process, though each
+    /// seemed to be where the other may come to.
     pub fn relayed(&self) -> Vec<(MemoryId, MemoryId)> {
         self.network.given_up()
     }

@@ -1,8 +1,8 @@
 //! From state to the report of one job.
 
 use het_core::{
-    DeviceId, Job, JobId, Millis, Name, Recoveries, Request, Requester, ShareMillis, StageIndex,
-    StageKey, StageState, State, StopCause, Time,
+    DeviceId, Job, JobId, Millis, Name, Placement, Recoveries, Request, Requester, Share,
+    ShareMillis, Stage, StageIndex, StageKey, StageState, State, StopCause, Time,
 };
 use het_wire::API_VERSION;
 use het_wire::report::{RecoveryReport, RequestReport, RunReport, StageReport, Utilisation};
@@ -103,7 +103,7 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         loss: stage.progress.loss.map(|loss| loss.as_f64()),
         samples: stage.progress.samples,
         tokens: stage.progress.tokens,
-        useful_s: stage.progress.useful.map(Millis::as_seconds),
+        useful_s: stage.placement.as_ref().and_then(|place| useful_s(stage, place)),
         reasons: not_asking
             .into_iter()
             .chain(waiting::restart(Lang::En, job, index))
@@ -111,6 +111,15 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
             .collect(),
         message: failure,
     }
+}
+
+/// Seconds of steps that count, of all attempts, as if all had run where the last one did.
+fn useful_s(stage: &Stage, place: &Placement) -> Option<f64> {
+    let (_, running) = stage.progress.device_time(place);
+    let share: Share = place.devices().map(|grant| grant.share).sum();
+    let each = share.over(Millis(1_000)).device_seconds();
+    let useful = (stage.useful + running).device_seconds();
+    (useful > 0.0 && each > 0.0).then(|| useful / each)
 }
 
 fn recoveries(told: &Recoveries) -> RecoveryReport {

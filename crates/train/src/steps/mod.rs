@@ -18,6 +18,7 @@ mod kernels;
 mod machine;
 mod portable;
 mod replica;
+mod serving;
 mod shares;
 mod tasks;
 mod validation;
@@ -27,7 +28,6 @@ use crate::architecture::Architecture;
 use crate::batch::Batch;
 use crate::cpu::generate::generate;
 use crate::cpu::model::Model;
-use crate::drivers::WorkerDriver;
 use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::optimiser::{AdamW, Request};
@@ -39,7 +39,6 @@ use content::{Content, Frozen};
 use het_blocks::linear::Numbers;
 use het_blocks::meter::Spent;
 use het_blocks::quantized::Format;
-use het_runtime::drivers::process::{self, Connection};
 use het_runtime::{ClassId, HandleId, Mode};
 use kernels::{Kernel, Kernels, Learns};
 use replica::{Replica, Shared};
@@ -49,8 +48,10 @@ use std::sync::Arc;
 use tasks::{LostWorker, Place, Tasks, Urgency};
 use validation::Validation;
 
+pub use serving::serve;
 pub use tasks::TaskTime;
 pub use validation::Validated;
+pub use vulkan::lacks as vulkan_lacks;
 
 use Mode::{Read, ReadWrite, Write};
 
@@ -809,40 +810,6 @@ impl Executor {
         all.try_for_each(|handle| tasks.release(handle))?;
         replicas.iter_mut().try_for_each(|replica| replica.end_training(tasks))
     }
-}
-
-pub use vulkan::lacks as vulkan_lacks;
-
-/// Computes what a program asks for that has an executor of the same kind, until it ends.
-///
-/// # Errors
-/// A program that is no such one, a connection that breaks, and a device that is not there.
-pub fn serve(
-    connection: Connection,
-    architecture: Architecture,
-    (adapter, numbers): (Option<&Adapter>, Numbers),
-    driver: WorkerDriver,
-) -> Result<()> {
-    let learns =
-        adapter.map_or(Learns::All(numbers), |own| Learns::Adapter(own.with_values(Vec::new())));
-    let own = driver.name();
-    let served = match driver {
-        WorkerDriver::Cpu => {
-            let kernels = Arc::new(Kernels::new(architecture, learns));
-            let names = Kernel::ALL.into_iter().map(|(_, name)| name.to_owned());
-            process::serve(connection, (own, own, u64::MAX), names.zip(kernels.code()).collect())
-        }
-        WorkerDriver::Vulkan(number) => {
-            let failed = |error: het_vulkan::Error| Error::DriverFailed {
-                driver: own.to_owned(),
-                what: error.to_string(),
-            };
-            let device = het_vulkan::Device::open(number).map_err(failed)?;
-            let kernels = Arc::new(vulkan::Kernels::new(device, architecture, learns));
-            process::serve(connection, (own, own, u64::MAX), kernels.code())
-        }
-    };
-    served.map_err(|error| unlike(error.to_string()))
 }
 
 impl Learner {

@@ -1,5 +1,7 @@
 //! The worker's end: buffers of its own, and kernels that it knows by name.
 
+mod channels;
+
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +12,6 @@ use thiserror::Error;
 
 use super::super::cpu::lane::WAKE;
 use super::super::cpu::{Code, Shared, caught, read, run, write};
-use super::channel::Channels;
 use super::protocol::{
     Assembly, FrameError, Hello, Order, RemoteCopy, RemoteLaunch, Report, chunks,
 };
@@ -18,6 +19,8 @@ use super::socket::{Connection, Frames, ReadError, Socket};
 use super::{Limits, Portable};
 use crate::machine::Interval;
 use crate::{ClassId, DeviceId, HandleId, KernelId, Launch, MemoryId, Nanos, TransferId};
+
+use channels::Channels;
 
 /// The one memory of a worker.
 pub const OWN: MemoryId = MemoryId(0);

@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Portable;
-use super::line::Line;
-use super::protocol::ChannelId;
+use super::super::Portable;
+use super::super::protocol::ChannelId;
+use super::Line;
 use crate::MemoryId;
 
 /// Where a channel is between being asked for and being given up.

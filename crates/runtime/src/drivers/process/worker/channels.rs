@@ -17,11 +17,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::cpu::{caught, write};
-use super::protocol::{Assembly, ChannelId, RemoteCopy, Report, TOKEN, chunks};
-use super::socket::{ConnectError, Frames, Home, Listener, Pending, Socket, Token};
-use super::worker::{OWN, Worker};
-use super::{Limits, Portable};
+use super::super::super::cpu::{caught, write};
+use super::super::protocol::{Assembly, ChannelId, RemoteCopy, Report, TOKEN, chunks};
+use super::super::socket::{ConnectError, Frames, Home, Listener, Pending, Socket, Token};
+use super::super::{Limits, Portable};
+use super::{OWN, Worker};
 use crate::{HandleId, MEMORIES_MAX, TransferId};
 
 /// Connections that are asked at a time which channel they bring.

@@ -135,6 +135,7 @@ const RULES: &[Rule] = &[
             "crates/node/src/process/launcher.rs",
             "crates/node/src/process/launcher/lock.rs",
             "crates/node/src/recovery/restarter.rs",
+            "crates/runtime/src/drivers/process/worker/channels.rs",
             "crates/server/src/api/auth.rs",
             "crates/server/src/api/bounded.rs",
             "crates/server/src/api/listen.rs",

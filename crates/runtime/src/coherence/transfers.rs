@@ -35,8 +35,12 @@ struct Transfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Valid(MemoryId),
-    /// The memory that a transfer, by its row, brings it to.
-    Arriving(MemoryId, u32),
+    /// The memory that a transfer, by its row, brings it to, from where it goes on at that time.
+    Arriving {
+        at: MemoryId,
+        by: u32,
+        start: Nanos,
+    },
 }
 
 /// A copy from another memory than the first one's is preferred where it is at most this part
@@ -143,34 +147,26 @@ impl Coherence {
 
     /// As [`Coherence::source`], and with memories that a copy is on its way to: what several
     /// memories need goes on from one to the next where it would wait for a link of the first.
-    fn source_or_arriving(
-        &self,
-        handle: HandleId,
-        to: MemoryId,
-        now: Nanos,
-    ) -> Option<(Source, Interval)> {
+    fn source_or_arriving(&self, handle: HandleId, to: MemoryId, now: Nanos) -> Option<Source> {
         let (from, direct) = self.source(handle, to, now)?;
+        if direct.start <= now {
+            return Some(Source::Valid(from));
+        }
         let bytes = self.bytes(handle);
         let epoch = self.data[handle.index()].epoch;
-        let arriving = self.machine.memory_ids().filter_map(|memory| {
-            let row = self.place(handle, memory).incoming;
-            let first = self.transfers.slots.get(row as usize)?.transfer.as_ref()?;
+        let arriving = self.machine.memory_ids().filter_map(|at| {
+            let by = self.place(handle, at).incoming;
+            let first = self.transfers.slots.get(by as usize)?.transfer.as_ref()?;
             // Of one that is late it is not known when it comes.
-            if first.epoch != epoch || first.end <= now || !self.machine.is_direct(memory, to) {
+            if first.epoch != epoch || first.end <= now || !self.machine.is_direct(at, to) {
                 return None;
             }
-            let route = (memory, to);
-            let offer = self.reservations.offer(&self.machine, route, bytes, first.end)?;
-            Some((offer.end, memory, row, offer))
+            let offer = self.reservations.offer(&self.machine, (at, to), bytes, first.end)?;
+            Some((offer.end, at, Source::Arriving { at, by, start: offer.start }))
         });
         let latest = direct.end + (direct.end - now) / LATER_PARTS;
-        let soonest = arriving
-            .filter(|own| direct.start > now && own.0 <= latest)
-            .min_by_key(|own| (own.0, own.1));
-        Some(match soonest {
-            Some((_, memory, row, offer)) => (Source::Arriving(memory, row), offer),
-            None => (Source::Valid(from), direct),
-        })
+        let soonest = arriving.filter(|own| own.0 <= latest).min_by_key(|own| (own.0, own.1));
+        Some(soonest.map_or(Source::Valid(from), |(_, _, source)| source))
     }
 
     /// Begins a copy into a place that is allocated, or has it follow one that is under way. Where
@@ -185,12 +181,12 @@ impl Coherence {
     ) {
         let waiters = task.into_iter().map(|task| Waiter { task, reads: true }).collect();
         match self.source_or_arriving(handle, to, now) {
-            Some((Source::Valid(from), _)) => self.begin(handle, (from, to), waiters, now, actions),
-            Some((Source::Arriving(from, first), Interval { start, .. })) => {
-                let transfer = self.reserved(handle, (from, to), waiters, start);
+            Some(Source::Valid(from)) => self.begin(handle, (from, to), waiters, now, actions),
+            Some(Source::Arriving { at, by, start }) => {
+                let transfer = self.reserved(handle, (at, to), waiters, start);
                 let id = self.transfers.add(transfer);
                 self.place_mut(handle, to).incoming = id.row;
-                let first = self.transfers.slots[first as usize].transfer.as_mut();
+                let first = self.transfers.slots[by as usize].transfer.as_mut();
                 first.into_iter().for_each(|own| own.followers.push(id));
             }
             None => {}

@@ -16,7 +16,7 @@ use crate::progress::{Pace, Progress, Totals};
 use crate::sampler::{Packing, Sampler, Shape};
 use crate::saves::{SaveClock, Saves};
 use crate::split::Split;
-use crate::steps::{Executor, Step, Validated};
+use crate::steps::{Executor, Step, Validated, When};
 use crate::trainable::Trainable;
 use het_blocks::linear::Numbers;
 use het_blocks::quantized::Format;
@@ -77,11 +77,24 @@ pub struct Places {
 #[derive(Debug, Clone, Default)]
 pub struct HeldOut {
     pub batches: Vec<Batch>,
-    /// Steps from one to the next; 0 for none.
-    pub every: u64,
+    pub every: Every,
     /// What matrices are rounded to for it; `None` leaves them in f32.
     pub format: Option<Format>,
 }
+
+/// How often a run validates; after its last step it does so in any case, unless never.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Every {
+    #[default]
+    Never,
+    /// So many steps, however long that takes.
+    Steps(u64),
+    /// So many steps, or more: one may take [`VALIDATION_PART`] of the time since the one before.
+    Affordable(u64),
+}
+
+/// Of the time of a run, what is spent on validations that nobody asked for.
+const VALIDATION_PART: f64 = 0.05;
 
 /// Tokens of a validation's batch: a step waits for one of its tasks at most.
 const VALIDATED_AT_ONCE: usize = 256;
@@ -91,7 +104,7 @@ impl HeldOut {
     pub fn read(
         data: &Split,
         (sequences, length_max): (usize, usize),
-        every: u64,
+        every: Every,
         format: Option<Format>,
     ) -> Result<Self> {
         let mut batches = Vec::new();
@@ -104,12 +117,18 @@ impl HeldOut {
                 batches.push(batch);
             }
         }
-        let every = if batches.is_empty() { 0 } else { every };
+        let every = if batches.is_empty() { Every::Never } else { every };
         Ok(Self { batches, every, format })
     }
 
-    fn is_due(&self, step: u64) -> bool {
-        self.every > 0 && step.is_multiple_of(self.every)
+    /// Whether one is due after a step that is not the last. `cost` is the part that it would take
+    /// of the time since the one `before`.
+    fn is_due(&self, step: u64, before: u64, cost: f64) -> bool {
+        match self.every {
+            Every::Never => false,
+            Every::Steps(steps) => step.is_multiple_of(steps),
+            Every::Affordable(steps) => step >= before + steps && cost <= VALIDATION_PART,
+        }
     }
 }
 
@@ -316,8 +335,8 @@ struct Trainer<'a> {
     trainable: Trainable<'a>,
     state: State,
     sampler: Sampler<'a>,
-    /// The step whose weights are being validated.
-    validated: u64,
+    /// The step whose weights were validated last, or are being, and since when.
+    validated: (u64, Instant),
 }
 
 impl<'a> Trainer<'a> {
@@ -339,7 +358,8 @@ impl<'a> Trainer<'a> {
         };
         let State { epoch, position, .. } = state;
         let sampler = Sampler::at(data, settings.seq, settings.seed, epoch, position);
-        Ok(Self { settings, trainable, state, sampler, validated: 0 })
+        let validated = (state.step, Instant::now());
+        Ok(Self { settings, trainable, state, sampler, validated })
     }
 
     /// One update; returns the mean loss over its scored tokens.
@@ -378,11 +398,17 @@ impl<'a> Trainer<'a> {
         say: Say<'_>,
     ) -> Result<()> {
         let step = self.state.step;
-        let is_due = held_out.is_due(step);
+        let (before, since) = self.validated;
+        let when = match step == self.settings.steps && held_out.every != Every::Never {
+            true => When::AfterAllSteps,
+            false => When::BetweenSteps,
+        };
+        let cost = executor.validation_seconds(&held_out.batches) / since.elapsed().as_secs_f64();
+        let is_due = when == When::AfterAllSteps || held_out.is_due(step, before, cost);
         self.take_validated(is_due, held_out, executor, progress, say)?;
         if is_due {
-            executor.begin_validation(&held_out.batches, held_out.format)?;
-            self.validated = step;
+            executor.begin_validation(&held_out.batches, held_out.format, when)?;
+            self.validated = (step, Instant::now());
             // There is no time in which a single device has nothing to do.
             self.take_validated(executor.devices() == 1, held_out, executor, progress, say)?;
         }
@@ -398,7 +424,7 @@ impl<'a> Trainer<'a> {
         say: Say<'_>,
     ) -> Result<()> {
         if let Some(Validated { loss, device }) = executor.take_validated(is_to_wait)? {
-            let step = self.validated;
+            let (step, _) = self.validated;
             self.state.held_out.push((step, loss));
             let format = held_out.format.map(|format| format!(" in {}", format.name()));
             let by = format!("{device}{}", format.unwrap_or_default());

@@ -18,7 +18,7 @@ use crate::split::{self, Split};
 use crate::steps::{self, DeviceWork, Executor, Recompute, TaskTime};
 use crate::tokenizer::Tokenizer;
 use crate::trainable::{Trainable, check_configuration};
-use crate::training::{self, HeldOut, Method, Outcome, Places, Prompts, Settings};
+use crate::training::{self, Every, HeldOut, Method, Outcome, Places, Prompts, Settings};
 use crate::weights::{Source, Weights};
 use crate::workers::{Gang, Program, Workers};
 use crate::{drivers, initial, samples, warm, whole};
@@ -99,7 +99,7 @@ fn train(arguments: &Training, method: Method, weights: &str) -> Result<ExitCode
     let places = places(arguments, checkpoints, &method, &source, (prompts, held_out))?;
     let settings = settings(arguments, method, numbers);
     settings.check(&architecture, &data)?;
-    let is_validated = places.held_out.every > 0;
+    let is_validated = places.held_out.every != Every::Never;
     let estimated =
         check_memory((arguments, is_validated), &settings, &architecture, &data, &source)?;
     let start = Start::read(&settings, &source, weights)?;
@@ -445,11 +445,13 @@ fn held_out(
     has_workers: bool,
     (tokenizer, architecture): (&Tokenizer, &Architecture),
 ) -> Result<HeldOut> {
-    let every = arguments.validate_every.unwrap_or(match has_workers {
-        true => (arguments.steps / 10).max(1),
-        false => 0,
-    });
-    if every == 0 || arguments.validate_sequences == 0 {
+    let every = match arguments.validate_every {
+        Some(0) => Every::Never,
+        Some(steps) => Every::Steps(steps),
+        None if has_workers => Every::Affordable((arguments.steps / 10).max(1)),
+        None => Every::Never,
+    };
+    if every == Every::Never || arguments.validate_sequences == 0 {
         return Ok(HeldOut::default());
     }
     let data = match Split::open(&arguments.data, split::HELD_OUT, tokenizer) {

@@ -58,6 +58,19 @@ use Mode::{Read, ReadWrite, Write};
 /// Of the time that a training step takes for a token, what its forward takes.
 const FORWARD_PART: f64 = 1.0 / 3.0;
 
+/// When a validation is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// While devices train.
+    BetweenSteps,
+    /// Once they have nothing else to do.
+    AfterAllSteps,
+}
+
+fn tokens_of(batches: &[Batch]) -> f64 {
+    batches.iter().map(|batch| batch.tokens.len()).sum::<usize>() as f64
+}
+
 /// What a backward computes again instead of keeping it since the forward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Recompute {
@@ -537,27 +550,54 @@ impl Executor {
     }
 
     /// Begins to compute the held-out loss of what has been learned so far, with its matrices in a
-    /// format of integers where there is one: where there are several devices on the slowest of
-    /// them, and only while it has nothing else to do.
-    pub fn begin_validation(&mut self, batches: &[Batch], format: Option<Format>) -> Result<()> {
+    /// format of integers where there is one: between steps on the slowest device, and only while
+    /// it has nothing else to do.
+    pub fn begin_validation(
+        &mut self,
+        batches: &[Batch],
+        format: Option<Format>,
+        when: When,
+    ) -> Result<()> {
         self.settle()?;
         self.forget_lost()?;
-        let begun = self.submit_validation(batches, format);
+        let begun = self.submit_validation(batches, format, when);
         self.or_without_validation(begun)
     }
 
-    fn submit_validation(&mut self, batches: &[Batch], format: Option<Format>) -> Result<()> {
+    /// What a validation between steps would take of the device that computes it, in seconds:
+    /// infinite before its speed is known.
+    pub fn validation_seconds(&self, batches: &[Batch]) -> f64 {
+        let (_, speed) = self.validating_replica(batches, When::BetweenSteps);
+        FORWARD_PART * tokens_of(batches) / speed
+    }
+
+    /// The replica that is to validate, and its speed in tokens a second: between steps the one
+    /// that is worth least, later the fastest. One that the values would be longer on their way to
+    /// than it computes is passed over: what else crosses the link would wait.
+    fn validating_replica(&self, batches: &[Batch], when: When) -> (usize, f64) {
+        let mut rows = self.shares.by_speed();
+        if when == When::AfterAllSteps {
+            rows.reverse();
+        }
+        let values = self.learner.as_ref().map_or(&[][..], |learner| &learner.values);
+        let is_worth_it = |(row, speed): &(usize, f64)| {
+            let copying = self.tasks.copy_seconds(self.replicas[*row].place.class, values);
+            copying <= FORWARD_PART * tokens_of(batches) / speed
+        };
+        let first = rows.iter().copied().find(|(row, _)| *row == 0).unwrap_or_default();
+        rows.iter().copied().find(is_worth_it).unwrap_or(first)
+    }
+
+    fn submit_validation(
+        &mut self,
+        batches: &[Batch],
+        format: Option<Format>,
+        when: When,
+    ) -> Result<()> {
+        let (row, _) = self.validating_replica(batches, when);
         let Self { tasks, kernels, outer, learner: Some(learner), replicas, .. } = self else {
             return Err(no_learner());
         };
-        // The one that is worth least, unless the values would be longer on their way to it than it
-        // computes: what else crosses the link would wait.
-        let tokens: usize = batches.iter().map(|batch| batch.tokens.len()).sum();
-        let is_worth_it = |(row, speed): &(usize, f64)| {
-            let compute = FORWARD_PART * tokens as f64 / speed;
-            tasks.copy_seconds(replicas[*row].place.class, &learner.values) <= compute
-        };
-        let row = self.shares.by_speed().into_iter().find(is_worth_it).map_or(0, |(row, _)| row);
         let place = Place { class: replicas[row].place.class, urgency: Urgency::Background };
         let validation = Validation::new(tasks, kernels, learner, place, batches)?;
         let shared = Shared { kernels, outer: *outer, base: &learner.base, values: &[] };

@@ -144,7 +144,7 @@ fn a_validation_that_fails_fails_no_step() {
     let values = executor.learner.as_ref().expect("it learns").values[1];
     let kept = executor.tasks.take(values).expect("nobody uses it");
     executor.tasks.give(values, 1.0).expect("nobody uses it");
-    executor.begin_validation(&held_out, None).expect("it is submitted");
+    executor.begin_validation(&held_out, None, When::BetweenSteps).expect("it is submitted");
     executor.tasks.give(values, kept).expect("the snapshot is another one");
     assert_eq!(gradient(&mut executor, &[batch(9, 1)]), expected);
     assert_eq!(executor.take_validated(true).expect("the step is none of it"), None);
@@ -153,9 +153,9 @@ fn a_validation_that_fails_fails_no_step() {
     assert!(news.contains(told) && !news.contains('\n'), "{news}");
 
     let strange = Batch { tokens: vec![1 << 20; 9], ..batch(9, 5) };
-    executor.begin_validation(&[strange], None).expect("it is no step");
+    executor.begin_validation(&[strange], None, When::BetweenSteps).expect("it is no step");
     assert!(executor.take_news().join("").contains("no held-out loss"));
-    executor.begin_validation(&held_out, None).expect("it is submitted");
+    executor.begin_validation(&held_out, None, When::BetweenSteps).expect("it is submitted");
     let validated = executor.take_validated(true).expect("it is computed").expect("its loss");
     assert!(validated.loss.is_finite());
     assert_eq!(gradient(&mut executor, &[batch(9, 1)]), expected);

@@ -89,12 +89,12 @@ pub enum Every {
     Never,
     /// So many steps, however long that takes.
     Steps(u64),
-    /// So many steps, or more: one may take [`VALIDATION_PART`] of the time since the one before.
+    /// So many steps, or more: one may take a twentieth of the time since the one before.
     Affordable(u64),
 }
 
 /// Of the time of a run, what is spent on validations that nobody asked for.
-const VALIDATION_PART: f64 = 0.05;
+const VALIDATION_PART: f64 = 1.0 / 20.0;
 
 /// Tokens of a validation's batch: a step waits for one of its tasks at most.
 const VALIDATED_AT_ONCE: usize = 256;

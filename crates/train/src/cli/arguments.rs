@@ -200,8 +200,8 @@ pub struct Training {
     /// OUTPUT/timeline.json, for ui.perfetto.dev; 0 writes none
     #[arg(long, default_value_t = 10, value_name = "STEPS")]
     pub timeline_steps: u64,
-    /// Compute the held-out loss every so many steps and after the last; 0 never does [default: with
-    /// workers a tenth of all steps, or more where that would take 5 % of the time; without 0]
+    /// Compute the held-out loss every so many steps and after the last; 0 never does [default:
+    /// with workers a tenth of all steps, or more where that would take 5 % of the time; else 0]
     #[arg(long, value_name = "STEPS")]
     pub validate_every: Option<u64>,
     /// Held-out sequences that this is computed of, from the first on

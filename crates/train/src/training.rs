@@ -120,16 +120,6 @@ impl HeldOut {
         let every = if batches.is_empty() { Every::Never } else { every };
         Ok(Self { batches, every, format })
     }
-
-    /// Whether one is due after a step that is not the last. `cost` is the part that it would take
-    /// of the time since the one `before`.
-    fn is_due(&self, step: u64, before: u64, cost: f64) -> bool {
-        match self.every {
-            Every::Never => false,
-            Every::Steps(steps) => step.is_multiple_of(steps),
-            Every::Affordable(steps) => step >= before + steps && cost <= VALIDATION_PART,
-        }
-    }
 }
 
 /// Prompts as tokens, and how answers end.
@@ -397,22 +387,33 @@ impl<'a> Trainer<'a> {
         progress: &mut Progress,
         say: Say<'_>,
     ) -> Result<()> {
-        let step = self.state.step;
-        let (before, since) = self.validated;
-        let when = match step == self.settings.steps && held_out.every != Every::Never {
+        let when = match self.state.step == self.settings.steps {
             true => When::AfterAllSteps,
             false => When::BetweenSteps,
         };
-        let cost = executor.validation_seconds(&held_out.batches) / since.elapsed().as_secs_f64();
-        let is_due = when == When::AfterAllSteps || held_out.is_due(step, before, cost);
+        let is_due = self.is_due(held_out, executor, when);
         self.take_validated(is_due, held_out, executor, progress, say)?;
         if is_due {
             executor.begin_validation(&held_out.batches, held_out.format, when)?;
-            self.validated = (step, Instant::now());
+            self.validated = (self.state.step, Instant::now());
             // There is no time in which a single device has nothing to do.
             self.take_validated(executor.devices() == 1, held_out, executor, progress, say)?;
         }
         Ok(())
+    }
+
+    fn is_due(&self, held_out: &HeldOut, executor: &Executor, when: When) -> bool {
+        let (before, since) = self.validated;
+        match held_out.every {
+            Every::Never => false,
+            Every::Steps(_) | Every::Affordable(_) if when == When::AfterAllSteps => true,
+            Every::Steps(steps) => self.state.step.is_multiple_of(steps),
+            Every::Affordable(steps) => {
+                let affordable = VALIDATION_PART * since.elapsed().as_secs_f64();
+                self.state.step >= before + steps
+                    && executor.validation_seconds(&held_out.batches) <= affordable
+            }
+        }
     }
 
     fn take_validated(

@@ -166,7 +166,7 @@ impl Validation {
 impl Executor {
     /// Begins to compute the held-out loss of what has been learned so far, with its matrices in a
     /// format of integers where there is one: between steps on the slowest device, and only while
-    /// it has nothing else to do.
+    /// it has nothing else to do; after all of them on the fastest.
     pub fn begin_validation(
         &mut self,
         batches: &[Batch],

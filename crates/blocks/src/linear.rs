@@ -5,7 +5,9 @@
 //! and `db = Σ dy`.
 
 use super::bf16::{self, Operand};
-use super::matrix::{Join, add_product, add_rows, product, rows, rows_mut, sized};
+use super::matrix::{
+    Join, add_product, add_product_here, add_rows, product, product_here, rows, rows_mut, sized,
+};
 use super::meter::{Work, spend, spend_product};
 use super::quantized;
 use faer::MatRef;
@@ -169,14 +171,15 @@ pub struct Update<'a> {
     pub b_gradient: &'a mut [f32],
 }
 
-/// Products of the low-rank gradients.
+/// Products of the low-rank gradients, in parts of consecutive rows.
 #[derive(Debug, Default)]
 pub struct Workspace {
-    /// `[rows, rank × updates]`
-    through_a: Vec<f32>,
-    /// `[rows, rank × updates]`
-    through_b: Vec<f32>,
-    /// Of one update, `[rank, outputs]`: a product that writes long rows is the faster one.
+    /// Of each part, `x Aᵀ` and `dy B` of one tile: `[2, rows of a tile, rank × updates]`
+    through: Vec<f32>,
+    /// Of each part, the gradients of all `A`.
+    into_a: Vec<f32>,
+    /// Of each part, the gradients of each `B`, `[rank, outputs]`: a product that writes long
+    /// rows is the faster one.
     into_b: Vec<f32>,
 }
 
@@ -212,30 +215,99 @@ impl Gradient<'_> {
     }
 }
 
+/// Rows of a part, and of a tile, at least: below, adding to sums takes as long as the products.
+const FEWEST_ROWS: usize = 64;
+
+/// Values of input and upstream in a tile: two products read each, from the second cache of a core.
+const TILE_VALUES: usize = 192 * 1024;
+
+/// What one thread computes from its rows.
+struct Part<'a> {
+    through: &'a mut [f32],
+    /// `[rank × updates, inputs]`
+    into_a: &'a mut [f32],
+    /// Of each update, `[rank, outputs]`.
+    into_b: &'a mut [f32],
+}
+
 impl LowRank<'_> {
+    /// Products of so low a rank take as long as their factors take to read, so each thread takes
+    /// rows of its own, and a tile of them through all products while it is in its cache.
     fn add(&mut self, x: MatRef<'_, f32>, upstream: MatRef<'_, f32>, workspace: &mut Workspace) {
+        let parts = rayon::current_num_threads().min(x.nrows().div_ceil(FEWEST_ROWS)).max(1);
+        let rows = x.nrows().div_ceil(parts);
+        let tile = (TILE_VALUES / (x.ncols() + upstream.ncols())).max(FEWEST_ROWS);
+        let tile = tile.min(rows).max(1);
+        let through = 2 * tile * self.rank * self.updates.len();
+        let of_b = self.updates.iter().map(|update| update.b.len()).sum::<usize>();
+        let into_a = sized(&mut workspace.into_a, parts * self.a.len());
+        let into_b = sized(&mut workspace.into_b, parts * of_b);
+        (sized(&mut workspace.through, parts * through).par_chunks_mut(through))
+            .zip(into_a.par_chunks_mut(self.a.len()))
+            .zip(into_b.par_chunks_mut(of_b))
+            .enumerate()
+            .for_each(|(index, ((through, into_a), into_b))| {
+                let first = (index * rows).min(x.nrows());
+                let count = rows.min(x.nrows() - first);
+                let (x, upstream) = (x.subrows(first, count), upstream.subrows(first, count));
+                self.compute(x, upstream, tile, Part { through, into_a, into_b });
+            });
+        add_rows(self.a_gradient, into_a);
+        let (into_b, others) = into_b.split_at_mut(of_b);
+        add_rows(into_b, others);
+        self.add_into_b(into_b);
+    }
+
+    /// The gradients of some rows, tile by tile.
+    fn compute(
+        &self,
+        x: MatRef<'_, f32>,
+        upstream: MatRef<'_, f32>,
+        tile: usize,
+        mut part: Part<'_>,
+    ) {
+        part.into_a.fill(0.0);
+        part.into_b.fill(0.0);
+        for first in (0..x.nrows()).step_by(tile) {
+            let count = tile.min(x.nrows() - first);
+            let (x, upstream) = (x.subrows(first, count), upstream.subrows(first, count));
+            self.compute_tile(x, upstream, &mut part);
+        }
+    }
+
+    fn compute_tile(&self, x: MatRef<'_, f32>, upstream: MatRef<'_, f32>, part: &mut Part<'_>) {
         let (rank, scale, inputs) = (self.rank, self.scale, x.ncols());
         let width = rank * self.updates.len();
-        let through_a = sized(&mut workspace.through_a, x.nrows() * width);
-        product(rows_mut(through_a, width), x, rows(self.a, inputs).transpose());
-        let through_b = sized(&mut workspace.through_b, x.nrows() * width);
-        for (index, update) in self.updates.iter_mut().enumerate() {
+        let (through_a, through_b) = part.through.split_at_mut(part.through.len() / 2);
+        let through_a = &mut through_a[..x.nrows() * width];
+        let through_b = &mut through_b[..x.nrows() * width];
+        product_here(rows_mut(through_a, width), x, rows(self.a, inputs).transpose(), 1.0);
+        let mut into_b = &mut *part.into_b;
+        for (index, update) in self.updates.iter().enumerate() {
             let b = rows(update.b, rank);
             let upstream = upstream.subcols(update.first_row, b.nrows());
             let through_b = rows_mut(through_b, width).subcols_mut(index * rank, rank);
-            product(through_b, upstream, b);
+            product_here(through_b, upstream, b, 1.0);
             let through_a = rows(through_a, width).subcols(index * rank, rank);
-            let outputs = upstream.ncols();
-            let into_b = sized(&mut workspace.into_b, rank * outputs);
-            product(rows_mut(into_b, outputs), through_a.transpose(), upstream);
-            for (output, sums) in update.b_gradient.chunks_exact_mut(rank).enumerate() {
+            let (own, rest) = into_b.split_at_mut(update.b.len());
+            add_product_here(rows_mut(own, b.nrows()), through_a.transpose(), upstream, scale);
+            into_b = rest;
+        }
+        let into_a = rows_mut(part.into_a, inputs);
+        add_product_here(into_a, rows(through_b, width).transpose(), x, scale);
+    }
+
+    fn add_into_b(&mut self, mut sums: &[f32]) {
+        for update in &mut self.updates {
+            let (own, rest) = sums.split_at(update.b.len());
+            let outputs = update.b.len() / self.rank;
+            for (output, sums) in update.b_gradient.chunks_exact_mut(self.rank).enumerate() {
                 for (row, sum) in sums.iter_mut().enumerate() {
-                    *sum += scale * into_b[row * outputs + output];
+                    *sum += own[row * outputs + output];
                 }
             }
+            sums = rest;
         }
-        let a_gradient = rows_mut(self.a_gradient, inputs);
-        add_product(a_gradient, rows(through_b, width).transpose(), x, scale);
     }
 }
 
@@ -337,5 +409,31 @@ mod tests {
         Gradient::LowRank(low_rank).add(linear, &x, check.upstream(), &mut workspace);
         check.gradient("a", &a, &into_a, |a| updated(a, &b));
         check.gradient("b", &b, &into_b, |b| updated(&a, b));
+    }
+
+    #[test]
+    fn the_low_rank_gradients_of_many_rows_are_the_sums_of_those_of_few() {
+        const RANK: usize = 2;
+        // So wide that the rows of a part take several tiles, and the last one is not full.
+        const WIDE: usize = 4096;
+        const MANY: usize = 2 * FEWEST_ROWS + 33;
+        let (a, b) = (drawn(1, RANK * WIDE), drawn(2, OUTPUTS * RANK));
+        let (weight, x) = (drawn(3, OUTPUTS * WIDE), drawn(4, MANY * WIDE));
+        let upstream = drawn(5, MANY * OUTPUTS);
+        let linear = Linear { inputs: WIDE, weight: Weight::F32(&weight), bias: &[] };
+        let by = |rows: usize| {
+            let (mut into_a, mut into_b) = (vec![1.0; a.len()], vec![1.0; b.len()]);
+            for (x, upstream) in x.chunks(rows * WIDE).zip(upstream.chunks(rows * OUTPUTS)) {
+                let updates = vec![Update { first_row: 0, b: &b, b_gradient: &mut into_b }];
+                let a_gradient = &mut into_a;
+                let low_rank = LowRank { rank: RANK, scale: 0.7, a: &a, a_gradient, updates };
+                let mut workspace = Workspace::default();
+                Gradient::LowRank(low_rank).add(linear, x, upstream, &mut workspace);
+            }
+            [into_a, into_b].concat()
+        };
+        for (at_once, alone) in by(MANY).into_iter().zip(by(1)) {
+            assert!((at_once - alone).abs() < 1e-3 * alone.abs().max(1.0), "{at_once} {alone}");
+        }
     }
 }

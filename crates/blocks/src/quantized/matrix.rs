@@ -53,6 +53,8 @@ enum Panels {
         quads: Vec<Quad>,
         /// `[panels]`
         scales: Vec<[f32; LANES]>,
+        /// `[panels]`, as [`Panel::Int8`] has them
+        below: Vec<[i32; LANES]>,
     },
     /// `[panels, inputs / 32]`
     Int4(Vec<Group>),
@@ -78,7 +80,8 @@ impl Matrix {
             Format::Int8 => {
                 let packed = panels.map(|rows| pack_int8(rows, inputs, groups * QUADS_IN_GROUP));
                 let (quads, scales): (Vec<Vec<Quad>>, _) = packed.unzip();
-                Panels::Int8 { quads: quads.concat(), scales }
+                let below = quads.par_iter().map(|quads| sizes_below_zero(quads)).collect();
+                Panels::Int8 { quads: quads.concat(), scales, below }
             }
             Format::Int4 => {
                 let packed = panels.flat_map_iter(|rows| pack_int4(rows, inputs, groups));
@@ -98,7 +101,9 @@ impl Matrix {
     /// Memory of the weights and their scales.
     pub fn bytes(&self) -> usize {
         match &self.panels {
-            Panels::Int8 { quads, scales } => size_of_val(&**quads) + size_of_val(&**scales),
+            Panels::Int8 { quads, scales, below } => {
+                size_of_val(&**quads) + size_of_val(&**scales) + size_of_val(&**below)
+            }
             Panels::Int4(groups) => size_of_val(&**groups),
         }
     }
@@ -112,7 +117,7 @@ impl Matrix {
         assert!(index < self.outputs, "row {index} of {}", self.outputs);
         let lane = index % LANES;
         match self.panel(index / LANES) {
-            Panel::Int8 { quads, scales } => {
+            Panel::Int8 { quads, scales, .. } => {
                 let bytes = quads.iter().flat_map(|quad| &quad[lane * QUAD..][..QUAD]);
                 let values = out.iter_mut().zip(bytes);
                 values.for_each(|(value, byte)| *value = f32::from(*byte) * scales[lane]);
@@ -174,9 +179,10 @@ impl Matrix {
     fn panel(&self, index: usize) -> Panel<'_> {
         let groups = self.inputs.div_ceil(GROUP);
         match &self.panels {
-            Panels::Int8 { quads, scales } => {
+            Panels::Int8 { quads, scales, below } => {
                 let stride = groups * QUADS_IN_GROUP;
-                Panel::Int8 { quads: &quads[index * stride..][..stride], scales: &scales[index] }
+                let quads = &quads[index * stride..][..stride];
+                Panel::Int8 { quads, scales: &scales[index], below: &below[index] }
             }
             Panels::Int4(all) => Panel::Int4(&all[index * groups..][..groups]),
         }
@@ -215,6 +221,17 @@ fn pack_int8(rows: &[f32], inputs: usize, stride: usize) -> (Vec<Quad>, [f32; LA
         }
     }
     (quads, scales)
+}
+
+/// Of each output of a panel.
+fn sizes_below_zero(quads: &[Quad]) -> [i32; LANES] {
+    let mut sums = [0; LANES];
+    for quad in quads {
+        for (sum, weights) in sums.iter_mut().zip(quad.as_chunks::<QUAD>().0) {
+            *sum -= weights.iter().map(|weight| i32::from(*weight).min(0)).sum::<i32>();
+        }
+    }
+    sums
 }
 
 /// Up to 16 rows as groups. A group with a value that is not finite, or too large for an f16, has a

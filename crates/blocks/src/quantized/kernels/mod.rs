@@ -68,7 +68,12 @@ fn place(lane: usize, input: usize) -> (usize, usize, usize) {
 /// Weights of 16 outputs.
 #[derive(Debug, Clone, Copy)]
 pub enum Panel<'a> {
-    Int8 { quads: &'a [Quad], scales: &'a [f32; LANES] },
+    Int8 {
+        quads: &'a [Quad],
+        scales: &'a [f32; LANES],
+        /// Sums of the sizes of the weights below zero.
+        below: &'a [i32; LANES],
+    },
     Int4(&'a [Group]),
 }
 

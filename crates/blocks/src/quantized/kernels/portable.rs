@@ -7,7 +7,7 @@ pub fn product(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
     for (index, out) in out.iter_mut().enumerate() {
         let sums = &rows.sums[index * rows.groups..][..rows.groups];
         match panel {
-            Panel::Int8 { quads, scales } => int8(quads, scales, rows.row(index), out),
+            Panel::Int8 { quads, scales, .. } => int8(quads, scales, rows.row(index), out),
             Panel::Int4(groups) => int4(groups, rows.row(index), sums, out),
         }
     }

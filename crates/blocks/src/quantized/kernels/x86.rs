@@ -24,8 +24,8 @@ macro_rules! by_rows {
 #[target_feature(enable = "avx2,f16c")]
 pub fn avx2(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
     match panel {
-        Panel::Int8 { quads, scales } => {
-            by_rows!(avx2_int8 [4, 2, 1] (quads, scales), rows, out);
+        Panel::Int8 { quads, scales, below } => {
+            by_rows!(avx2_int8 [4, 2, 1] (quads, scales, below), rows, out);
         }
         Panel::Int4(groups) => {
             by_rows!(avx2_int4 [4, 2, 1] groups, rows, out);
@@ -36,7 +36,7 @@ pub fn avx2(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub fn avx512_vnni(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
     match panel {
-        Panel::Int8 { quads, scales } => {
+        Panel::Int8 { quads, scales, .. } => {
             by_rows!(vnni_int8 [8, 4, 2, 1] (quads, scales), rows, out);
         }
         Panel::Int4(groups) => {
@@ -72,21 +72,25 @@ fn groups_of<const ROWS: usize>(
 
 #[target_feature(enable = "avx2")]
 fn avx2_int8<const ROWS: usize>(
-    (quads, scales): (&[Quad], &[f32; LANES]),
+    (quads, scales, below): (&[Quad], &[f32; LANES], &[i32; LANES]),
     rows: Rows<'_>,
     out: &mut [[f32; LANES]],
 ) {
-    let ones = _mm256_set1_epi16(1);
+    // The instruction takes unsigned values of one side: sizes of weights, by values that are
+    // inverted where a weight is below zero. An inverted value is one less than the negative one,
+    // which sums begin with. `vpsignb` would compete with products for where they execute.
+    let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
     let values = quads_of::<ROWS>(rows, quads.len());
-    let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+    let mut sums: [[__m256i; 2]; ROWS] = [cast(*below); ROWS];
     for (place, weights) in quads.iter().enumerate() {
         let weights: [__m256i; 2] = cast(*weights);
-        let sizes = [_mm256_abs_epi8(weights[0]), _mm256_abs_epi8(weights[1])];
+        let sizes = weights.map(|weights| _mm256_abs_epi8(weights));
+        let inverts = weights.map(|weights| _mm256_cmpgt_epi8(zero, weights));
         for (sums, values) in sums.iter_mut().zip(&values) {
             let values = _mm256_set1_epi32(values[place]);
-            for ((sum, weights), sizes) in sums.iter_mut().zip(weights).zip(sizes) {
-                // Two products of values within ±127 fit an i16.
-                let pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(values, weights));
+            for ((sum, inverts), sizes) in sums.iter_mut().zip(inverts).zip(sizes) {
+                // Two products of values within 127 and ±128 fit an i16.
+                let pairs = _mm256_maddubs_epi16(sizes, _mm256_xor_si256(values, inverts));
                 *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
             }
         }

@@ -6,8 +6,11 @@ use super::meter::{Work, spend};
 use super::norm::{self, Norm, STATISTICS};
 use super::rotation::Table;
 pub use super::scores::Shape;
-use super::scores::{self, Inputs, Probabilities};
+use super::scores::{self, Inputs};
 use rayon::prelude::*;
+
+/// Rows that one thread rotates at least.
+const ROWS_AT_ONCE: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
@@ -196,9 +199,10 @@ impl Shape {
     fn rotate(&self, table: Option<&Table>, qkv: &mut [f32], first_position: usize, turn: f32) {
         let Some(table) = table else { return };
         let turned = self.q_width() + self.kv_width();
-        for (index, row) in qkv.chunks_exact_mut(self.qkv_width()).enumerate() {
+        let rows = qkv.par_chunks_exact_mut(self.qkv_width()).enumerate();
+        rows.with_min_len(ROWS_AT_ONCE).for_each(|(index, row)| {
             table.rotate(&mut row[..turned], first_position + index, turn);
-        }
+        });
     }
 
     fn mix_whole(&self, parameters: Parameters<'_>, bounds: &[usize], saved: &mut Saved) {
@@ -212,12 +216,11 @@ impl Shape {
         pieces.for_each(|((qkv, mixed), probabilities)| {
             self.rotate(parameters.table, qkv, 0, 1.0);
             let inputs = Inputs::whole(self, rows(qkv, self.qkv_width()));
-            let kept = Probabilities::Kept(probabilities);
-            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), kept);
+            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), Some(probabilities));
         });
     }
 
-    /// As [`Shape::mix_whole`], with one block of probabilities a thread.
+    /// As [`Shape::mix_whole`], with no more than a block of probabilities a thread.
     fn mix_forward_only(&self, parameters: Parameters<'_>, bounds: &[usize], saved: &mut Saved) {
         let Saved { qkv, probabilities, mixed, .. } = saved;
         // An earlier batch that was trained may have left some.
@@ -227,11 +230,10 @@ impl Shape {
             bounds,
             self.q_width(),
         ));
-        pieces.for_each_init(Vec::new, |scratch, (qkv, mixed)| {
+        pieces.for_each(|(qkv, mixed)| {
             self.rotate(parameters.table, qkv, 0, 1.0);
             let inputs = Inputs::whole(self, rows(qkv, self.qkv_width()));
-            let scratch = Probabilities::Scratch(scratch);
-            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), scratch);
+            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), None);
         });
     }
 
@@ -247,7 +249,7 @@ impl Shape {
             .into_par_iter()
             .zip(split_rows(&mut saved.mixed, bounds, self.q_width()))
             .zip(past);
-        pieces.for_each_init(Vec::new, |scratch, ((qkv, mixed), past)| {
+        pieces.for_each(|((qkv, mixed), past)| {
             self.rotate(parameters.table, qkv, past.keys.len() / kv, 1.0);
             for row in qkv.chunks_exact(width) {
                 let (key, value) = row[self.q_width()..].split_at(kv);
@@ -256,8 +258,7 @@ impl Shape {
             }
             let q = rows(qkv, width).subcols(0, self.q_width());
             let inputs = Inputs { q, k: rows(&past.keys, kv), v: rows(&past.values, kv) };
-            let scratch = Probabilities::Scratch(scratch);
-            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), scratch);
+            scores::attend(self, inputs, rows_mut(mixed, self.q_width()), None);
         });
     }
 

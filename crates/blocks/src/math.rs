@@ -48,7 +48,7 @@ fn sum_lanes(length: usize, value: impl Fn(usize) -> f32) -> f32 {
 }
 
 /// `out = x / rms(x) * (offset + weight)`; returns `1 / rms(x)`.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn rms_norm(x: &[f32], weight: &[f32], offset: f32, epsilon: f32, out: &mut [f32]) -> f32 {
     let (weight, out) = (&weight[..x.len()], &mut out[..x.len()]);
     let mean_square = sum_lanes(x.len(), |i| x[i] * x[i]) / x.len() as f32;
@@ -60,7 +60,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], offset: f32, epsilon: f32, out: &mut 
 }
 
 /// Adds the gradient of [`rms_norm`] with respect to `x` to `gradient`.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn rms_norm_backward(
     upstream: &[f32],
     x: &[f32],
@@ -80,7 +80,7 @@ pub fn rms_norm_backward(
 }
 
 /// Rotates the two halves of one head by the angles of its position; `turn` is 1 or -1.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn rotate(head: &mut [f32], cosine: &[f32], sine: &[f32], turn: f32) {
     let half = head.len() / 2;
     let (first, second) = head.split_at_mut(half);
@@ -93,7 +93,7 @@ pub fn rotate(head: &mut [f32], cosine: &[f32], sine: &[f32], turn: f32) {
 }
 
 /// `out = (x - mean) / deviation * weight + bias`; returns the mean and `1 / deviation`.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn layer_norm(
     x: &[f32],
     weight: &[f32],
@@ -113,7 +113,7 @@ pub fn layer_norm(
 }
 
 /// Adds the gradient of [`layer_norm`] with respect to `x` to `gradient`.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn layer_norm_backward(
     upstream: &[f32],
     x: &[f32],
@@ -187,7 +187,7 @@ macro_rules! activation {
         $plain:ident,
         $plain_backward:ident
     ) => {
-        #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+        #[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
         pub fn $gated(gate_up: &[f32], out: &mut [f32]) {
             let wide = out.len();
             let (gate, up) = gate_up.split_at(wide);
@@ -197,7 +197,7 @@ macro_rules! activation {
             }
         }
 
-        #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+        #[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
         pub fn $gated_backward(
             gate_up: &[f32],
             upstream: &[f32],
@@ -216,7 +216,7 @@ macro_rules! activation {
             }
         }
 
-        #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+        #[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
         pub fn $plain(x: &[f32], out: &mut [f32]) {
             let out = &mut out[..x.len()];
             for i in 0..x.len() {
@@ -224,7 +224,7 @@ macro_rules! activation {
             }
         }
 
-        #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+        #[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
         pub fn $plain_backward(x: &[f32], upstream: &[f32], gradient: &mut [f32], out: &mut [f32]) {
             let length = x.len();
             let (upstream, gradient) = (&upstream[..length], &mut gradient[..length]);
@@ -271,7 +271,7 @@ activation!(
 activation!(relu_value, relu, relu_gated, relu_gated_backward, relu_plain, relu_plain_backward);
 
 /// `out = base + Σ factors[r] rows[r]`, four rows at a time; `rows` lie one behind the other.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn add_scaled_rows(base: &[f32], rows: &[f32], factors: &[f32], out: &mut [f32]) {
     let length = base.len();
     let out = &mut out[..length];
@@ -294,7 +294,7 @@ pub fn add_scaled_rows(base: &[f32], rows: &[f32], factors: &[f32], out: &mut [f
 }
 
 /// `x = cap tanh(x / cap)` in place (Gemma Team 2024, Gemma 2, section 2).
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn soft_cap(row: &mut [f32], cap: f32) {
     let inverse = 1.0 / cap;
     for value in row.iter_mut() {
@@ -303,7 +303,7 @@ pub fn soft_cap(row: &mut [f32], cap: f32) {
 }
 
 /// Turns the gradient of capped values into that of the uncapped ones.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn soft_cap_backward(capped: &[f32], cap: f32, gradient: &mut [f32]) {
     let (inverse, gradient) = (1.0 / cap, &mut gradient[..capped.len()]);
     for i in 0..capped.len() {
@@ -326,7 +326,7 @@ fn largest(row: &[f32]) -> f32 {
 }
 
 /// Softmax in place.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn softmax(row: &mut [f32]) {
     let top = largest(row);
     for value in row.iter_mut() {
@@ -339,7 +339,7 @@ pub fn softmax(row: &mut [f32]) {
 }
 
 /// Turns the gradient of a softmax's result into that of its input, times `scale`.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn softmax_backward(probabilities: &[f32], gradient: &mut [f32], scale: f32) {
     let gradient = &mut gradient[..probabilities.len()];
     let mean = sum_lanes(probabilities.len(), |i| probabilities[i] * gradient[i]);
@@ -349,7 +349,7 @@ pub fn softmax_backward(probabilities: &[f32], gradient: &mut [f32], scale: f32)
 }
 
 /// `-log softmax(logits)[target]`; the logits become the gradient.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[multiversion(targets("x86_64+avx512f+avx512vl+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn cross_entropy(logits: &mut [f32], target: usize) -> f32 {
     let top = largest(logits);
     let wanted = logits[target] - top;

@@ -84,7 +84,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Rounds one row, fills the sums of its groups and returns its scale.
-#[multiversion(targets("x86_64+avx2", "x86_64+sse4.1"))]
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2", "x86_64+sse4.1"))]
 fn quantize_row(x: &[f32], quads: &mut [i32], sums: &mut [f32]) -> f32 {
     // The bits of values without a sign have the order of the values.
     let size = |value: &f32| value.to_bits() & !(1 << 31);

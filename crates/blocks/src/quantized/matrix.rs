@@ -2,15 +2,20 @@
 
 use super::super::matrix::{Block, Join, blocks};
 use super::activations::Activations;
-use super::kernels::{self, Group, Instructions, Panel, Quad};
+use super::kernels::{self, Group, Instructions, Out, Panel, Quad};
 use super::{GROUP, LANES, QUAD, QUADS_IN_GROUP};
 use half::f16;
 use rayon::prelude::*;
 
 /// Rows that go through a panel before the next one: a multiple of what any kernel takes at once.
 const ROWS_AT_ONCE: usize = 96;
-/// Pieces of a product for each thread, so that a thread that is held up holds up little.
-const TASKS_PER_THREAD: usize = 2;
+/// Panels that a kernel gets at once: what any takes side by side.
+const PANELS_AT_ONCE: usize = 2;
+/// Pieces of a product for each thread, so that a thread that is held up holds up little; the most
+/// only where each has so many products of two values.
+const TASKS_PER_THREAD_MIN: usize = 2;
+const TASKS_PER_THREAD_MAX: usize = 12;
+const PRODUCTS_OF_A_TASK: usize = 1 << 20;
 /// Products of two values below which threads cost more than they bring.
 const PRODUCTS_OF_ONE_THREAD: usize = 1 << 16;
 /// Sums of more products of int8 values may not fit an i32.
@@ -148,31 +153,26 @@ impl Matrix {
             let whole = blocks(out, self.outputs, (ROWS_AT_ONCE, self.outputs));
             return whole.into_iter().for_each(|block| self.compute(&activations, block, join));
         }
-        let wanted = TASKS_PER_THREAD * rayon::current_num_threads();
+        let threads = rayon::current_num_threads();
+        let wanted = (products / PRODUCTS_OF_A_TASK)
+            .clamp(TASKS_PER_THREAD_MIN * threads, TASKS_PER_THREAD_MAX * threads);
         let bands = rows.div_ceil(ROWS_AT_ONCE);
         let panels = self.outputs.div_ceil(LANES).div_ceil(wanted.div_ceil(bands));
+        let panels = panels.next_multiple_of(PANELS_AT_ONCE);
         let blocks = blocks(out, self.outputs, (ROWS_AT_ONCE, panels * LANES));
         blocks.into_par_iter().for_each(|block| self.compute(&activations, block, join));
     }
 
     fn compute(&self, activations: &Activations, mut block: Block<'_>, join: Join) {
-        let count = block.rows.len();
-        let rows = activations.rows(block.first_row, count);
-        let panels = block.rows.first().map_or(0, |row| row.len().div_ceil(LANES));
-        let mut tile = [[0f32; LANES]; ROWS_AT_ONCE];
-        let tile = &mut tile[..count];
-        for panel in 0..panels {
-            kernels::product(
-                self.instructions,
-                self.panel(block.first_column / LANES + panel),
-                rows,
-                tile,
-            );
-            let columns = panel * LANES;
-            for ((row, tile), scale) in block.rows.iter_mut().zip(&*tile).zip(rows.scales) {
-                let end = row.len().min(columns + LANES);
-                join_scaled(&mut row[columns..end], tile, *scale, join);
-            }
+        let rows = activations.rows(block.first_row, block.rows.len());
+        let width = block.rows.first().map_or(0, |row| row.len());
+        let place = block.first_column / LANES;
+        let panels = (place..place + width.div_ceil(LANES)).map(|index| self.panel(index));
+        let panels: Vec<Panel<'_>> = panels.collect();
+        for (index, panels) in panels.chunks(PANELS_AT_ONCE).enumerate() {
+            let first_column = index * PANELS_AT_ONCE * LANES;
+            let mut out = Out { rows: &mut block.rows, first_column, join };
+            kernels::product(self.instructions, panels, rows, &mut out);
         }
     }
 
@@ -186,23 +186,6 @@ impl Matrix {
             }
             Panels::Int4(all) => Panel::Int4(&all[index * groups..][..groups]),
         }
-    }
-}
-
-fn join_scaled(out: &mut [f32], values: &[f32; LANES], scale: f32, join: Join) {
-    // Whole panels, whose length is known, become vectors.
-    match <&mut [f32; LANES]>::try_from(&mut *out) {
-        Ok(out) => join_each(out, values, scale, join),
-        Err(_) => join_each(out, values, scale, join),
-    }
-}
-
-#[inline(always)]
-fn join_each(out: &mut [f32], values: &[f32; LANES], scale: f32, join: Join) {
-    let pairs = out.iter_mut().zip(values);
-    match join {
-        Join::Replace => pairs.for_each(|(out, value)| *out = value * scale),
-        Join::Add => pairs.for_each(|(out, value)| *out += value * scale),
     }
 }
 

@@ -7,6 +7,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use super::super::matrix::{Join, join_row};
 use super::activations::Rows;
 use super::{GROUP, LANES, QUAD, QUADS_IN_GROUP};
 use half::f16;
@@ -77,6 +78,37 @@ pub enum Panel<'a> {
     Int4(&'a [Group]),
 }
 
+/// Where the product of some panels goes: 16 columns each of some rows, or fewer at their end.
+#[derive(Debug)]
+pub struct Out<'a, 'b> {
+    pub rows: &'b mut [&'a mut [f32]],
+    pub first_column: usize,
+    pub join: Join,
+}
+
+impl Out<'_, '_> {
+    /// Scales a panel's values of the rows from `first` on, and joins them with what is there.
+    /// Compiled for the instructions of the kernel that it ends.
+    #[inline(always)]
+    fn write<const ROWS: usize>(
+        &mut self,
+        first: usize,
+        panel: usize,
+        values: [[f32; LANES]; ROWS],
+        scales: &[f32],
+    ) {
+        let rows = self.rows[first..].iter_mut().zip(values).zip(scales);
+        for ((row, values), scale) in rows {
+            let row = &mut row[self.first_column + panel * LANES..];
+            // Whole panels, whose length is known, become vectors.
+            match row.first_chunk_mut::<LANES>() {
+                Some(row) => join_row(row, &values.map(|value| value * scale), self.join),
+                None => join_row(row, &values.map(|value| value * scale), self.join),
+            }
+        }
+    }
+}
+
 /// Instruction sets that there are kernels for, the slowest first.
 ///
 /// Others, such as NEON's dot products and AVX-VNNI, get the portable code.
@@ -115,18 +147,17 @@ impl Instructions {
     }
 }
 
-/// `out[rows, 16] = rows Wᵀ`, but for the scales of the rows. Every instruction set gives the same
-/// bits.
+/// `out[rows, panels × 16] = rows Wᵀ`, or adds that. Every instruction set gives the same bits.
 pub fn product(
     instructions: Instructions,
-    panel: Panel<'_>,
+    panels: &[Panel<'_>],
     rows: Rows<'_>,
-    out: &mut [[f32; LANES]],
+    out: &mut Out<'_, '_>,
 ) {
     match instructions {
-        Instructions::Portable => portable::product(panel, rows, out),
-        Instructions::Avx2 => avx2(panel, rows, out),
-        Instructions::Avx512Vnni => avx512_vnni(panel, rows, out),
+        Instructions::Portable => portable::product(panels, rows, out),
+        Instructions::Avx2 => avx2(panels, rows, out),
+        Instructions::Avx512Vnni => avx512_vnni(panels, rows, out),
     }
 }
 
@@ -135,10 +166,10 @@ pub fn product(
 macro_rules! compiled_for {
     ($target:tt, $product:ident, $is_here:ident) => {
         #[multiversion(targets($target))]
-        fn $product(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+        fn $product(panels: &[Panel<'_>], rows: Rows<'_>, out: &mut Out<'_, '_>) {
             multiversion::target::match_target! {
-                $target => x86::$product(panel, rows, out),
-                _ => { portable::product(panel, rows, out) }
+                $target => x86::$product(panels, rows, out),
+                _ => { portable::product(panels, rows, out) }
             }
         }
 

@@ -1,30 +1,32 @@
 //! What the kernels compute, in plain code.
 
 use super::super::{LANES, QUAD, QUADS_IN_GROUP};
-use super::{Group, Panel, Quad, Rows};
+use super::{Group, Out, Panel, Quad, Rows};
+use std::array;
 
-pub fn product(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
-    for (index, out) in out.iter_mut().enumerate() {
+pub fn product(panels: &[Panel<'_>], rows: Rows<'_>, out: &mut Out<'_, '_>) {
+    for (index, scale) in rows.scales.iter().enumerate() {
         let sums = &rows.sums[index * rows.groups..][..rows.groups];
-        match panel {
-            Panel::Int8 { quads, scales, .. } => int8(quads, scales, rows.row(index), out),
-            Panel::Int4(groups) => int4(groups, rows.row(index), sums, out),
+        for (panel, weights) in panels.iter().enumerate() {
+            let values = match weights {
+                Panel::Int8 { quads, scales, .. } => int8(quads, scales, rows.row(index)),
+                Panel::Int4(groups) => int4(groups, rows.row(index), sums),
+            };
+            out.write(index, panel, [values], &[*scale]);
         }
     }
 }
 
-fn int8(quads: &[Quad], scales: &[f32; LANES], row: &[i32], out: &mut [f32; LANES]) {
+fn int8(quads: &[Quad], scales: &[f32; LANES], row: &[i32]) -> [f32; LANES] {
     let mut sums = [0i32; LANES];
     for (weights, values) in quads.iter().zip(row) {
         add_quad(weights, *values, &mut sums);
     }
-    for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
-        *out = sum as f32 * scale;
-    }
+    array::from_fn(|lane| sums[lane] as f32 * scales[lane])
 }
 
-fn int4(groups: &[Group], row: &[i32], sums: &[f32], out: &mut [f32; LANES]) {
-    *out = [0.0; LANES];
+fn int4(groups: &[Group], row: &[i32], sums: &[f32]) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
     for ((group, row), sum) in groups.iter().zip(row.chunks_exact(QUADS_IN_GROUP)).zip(sums) {
         let mut dots = [0i32; LANES];
         for (pair, values) in group.pairs.iter().zip(row.chunks_exact(2)) {
@@ -36,6 +38,7 @@ fn int4(groups: &[Group], row: &[i32], sums: &[f32], out: &mut [f32; LANES]) {
             *out += dot as f32 * scale + sum * least;
         }
     }
+    out
 }
 
 fn add_quad(weights: &Quad, values: i32, sums: &mut [i32; LANES]) {

@@ -1,20 +1,25 @@
 //! Kernels for AVX2 and for AVX-512 with VNNI.
 //!
-//! Each goes through a panel once for several rows, whose sums stay in registers.
+//! Each goes through a panel, or two side by side, once for several rows, whose sums stay in
+//! registers.
 
 use super::super::{LANES, QUADS_IN_GROUP};
-use super::{Group, Panel, Quad, Rows};
+use super::{Group, Out, Panel, Quad, Rows};
 use bytemuck::cast;
 use std::arch::x86_64::*;
 
-/// Calls `tile::<N>` for as many rows at once as are left, trying each `N` in turn.
+/// Calls `tile` for as many rows at once as are left, trying each of `counts` in turn, and writes
+/// the columns of each of its panels, of which `first` is the first one.
 macro_rules! by_rows {
-    ($tile:ident [$($count:literal),+] $panel:expr, $rows:ident, $out:ident) => {
+    ($tile:ident [$($count:literal),+] $panels:expr, $first:expr, $rows:ident, $out:ident) => {
         let mut done = 0;
         $(
-            while $out.len() - done >= $count {
-                let out = &mut $out[done..done + $count];
-                $tile::<$count>($panel, $rows.part(done, $count), out);
+            while $rows.scales.len() - done >= $count {
+                let rows = $rows.part(done, $count);
+                let sums: [[[f32; LANES]; $count]; _] = $tile($panels, rows);
+                for (panel, sums) in sums.into_iter().enumerate() {
+                    $out.write(done, $first + panel, sums, rows.scales);
+                }
                 done += $count;
             }
         )+
@@ -22,25 +27,38 @@ macro_rules! by_rows {
 }
 
 #[target_feature(enable = "avx2,f16c")]
-pub fn avx2(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
-    match panel {
-        Panel::Int8 { quads, scales, below } => {
-            by_rows!(avx2_int8 [4, 2, 1] (quads, scales, below), rows, out);
-        }
-        Panel::Int4(groups) => {
-            by_rows!(avx2_int4 [4, 2, 1] groups, rows, out);
+pub fn avx2(panels: &[Panel<'_>], rows: Rows<'_>, out: &mut Out<'_, '_>) {
+    for (index, panel) in panels.iter().enumerate() {
+        match *panel {
+            Panel::Int8 { quads, scales, below } => {
+                by_rows!(avx2_int8 [4, 2, 1] (quads, scales, below), index, rows, out);
+            }
+            Panel::Int4(groups) => {
+                by_rows!(avx2_int4 [4, 2, 1] groups, index, rows, out);
+            }
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub fn avx512_vnni(panel: Panel<'_>, rows: Rows<'_>, out: &mut [[f32; LANES]]) {
-    match panel {
-        Panel::Int8 { quads, scales, .. } => {
-            by_rows!(vnni_int8 [8, 4, 2, 1] (quads, scales), rows, out);
-        }
-        Panel::Int4(groups) => {
-            by_rows!(vnni_int4 [8, 4, 2, 1] groups, rows, out);
+pub fn avx512_vnni(panels: &[Panel<'_>], rows: Rows<'_>, out: &mut Out<'_, '_>) {
+    // Each value that is loaded serves two panels: the processor loads no more registers a cycle
+    // than it multiplies.
+    if let [Panel::Int8 { quads, scales, .. }, Panel::Int8 { quads: next, scales: last, .. }] =
+        panels
+    {
+        let both = [(*quads, *scales), (*next, *last)];
+        by_rows!(vnni_int8 [6, 4, 2, 1] both, 0, rows, out);
+        return;
+    }
+    for (index, panel) in panels.iter().enumerate() {
+        match *panel {
+            Panel::Int8 { quads, scales, .. } => {
+                by_rows!(vnni_int8 [12, 4, 2, 1] [(quads, scales)], index, rows, out);
+            }
+            Panel::Int4(groups) => {
+                by_rows!(vnni_int4 [8, 4, 2, 1] groups, index, rows, out);
+            }
         }
     }
 }
@@ -74,8 +92,7 @@ fn groups_of<const ROWS: usize>(
 fn avx2_int8<const ROWS: usize>(
     (quads, scales, below): (&[Quad], &[f32; LANES], &[i32; LANES]),
     rows: Rows<'_>,
-    out: &mut [[f32; LANES]],
-) {
+) -> [[[f32; LANES]; ROWS]; 1] {
     // The instruction takes unsigned values of one side: sizes of weights, by values that are
     // inverted where a weight is below zero. An inverted value is one less than the negative one,
     // which sums begin with. `vpsignb` would compete with products for where they execute.
@@ -96,15 +113,15 @@ fn avx2_int8<const ROWS: usize>(
         }
     }
     let scales: [__m256; 2] = cast(*scales);
-    for (out, sums) in out.iter_mut().zip(sums) {
-        let low = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[0]), scales[0]);
-        let high = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[1]), scales[1]);
-        *out = cast([low, high]);
-    }
+    [sums.map(|[low, high]| {
+        let low = _mm256_mul_ps(_mm256_cvtepi32_ps(low), scales[0]);
+        let high = _mm256_mul_ps(_mm256_cvtepi32_ps(high), scales[1]);
+        cast([low, high])
+    })]
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn avx2_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+fn avx2_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>) -> [[[f32; LANES]; ROWS]; 1] {
     let (ones, mask) = (_mm256_set1_epi16(1), _mm256_set1_epi8(0xf));
     let (values, value_sums) = groups_of::<ROWS>(rows, groups.len());
     let mut sums = [[_mm256_setzero_ps(); ROWS]; 2];
@@ -136,38 +153,44 @@ fn avx2_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>, out: &mut [[f3
         }
     }
     let [low, high] = sums;
-    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-        *out = cast([low, high]);
-    }
+    [std::array::from_fn(|row| cast([low[row], high[row]]))]
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn vnni_int8<const ROWS: usize>(
-    (quads, scales): (&[Quad], &[f32; LANES]),
+fn vnni_int8<const ROWS: usize, const PANELS: usize>(
+    panels: [(&[Quad], &[f32; LANES]); PANELS],
     rows: Rows<'_>,
-    out: &mut [[f32; LANES]],
-) {
+) -> [[[f32; LANES]; ROWS]; PANELS] {
     // The instruction takes unsigned values of one side: weights become 128 more, and sums begin
     // with what that adds to them.
     let flip = _mm512_set1_epi8(-128);
-    let values = quads_of::<ROWS>(rows, quads.len());
-    let mut sums = [_mm512_setzero_si512(); ROWS];
-    for (sum, total) in sums.iter_mut().zip(rows.totals) {
-        *sum = _mm512_set1_epi32(-128 * total);
-    }
-    for (place, weights) in quads.iter().enumerate() {
-        let weights = _mm512_xor_si512(cast(*weights), flip);
-        for (sum, values) in sums.iter_mut().zip(&values) {
-            *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(values[place]));
+    let length = panels[0].0.len();
+    let panels = panels.map(|(quads, scales)| (&quads[..length], scales));
+    let values = quads_of::<ROWS>(rows, length);
+    let mut sums = [[_mm512_setzero_si512(); ROWS]; PANELS];
+    for sums in &mut sums {
+        for (sum, total) in sums.iter_mut().zip(rows.totals) {
+            *sum = _mm512_set1_epi32(-128 * total);
         }
     }
-    for (out, sum) in out.iter_mut().zip(sums) {
-        *out = cast(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), cast(*scales)));
+    for place in 0..length {
+        let weights = panels.map(|(quads, _)| _mm512_xor_si512(cast(quads[place]), flip));
+        for (row, values) in values.iter().enumerate() {
+            let values = _mm512_set1_epi32(values[place]);
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                sums[row] = _mm512_dpbusd_epi32(sums[row], weights, values);
+            }
+        }
     }
+    let mut out = [[[0.0; LANES]; ROWS]; PANELS];
+    for ((out, sums), (_, scales)) in out.iter_mut().zip(sums).zip(panels) {
+        *out = sums.map(|sum| cast(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), cast(*scales))));
+    }
+    out
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn vnni_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>, out: &mut [[f32; LANES]]) {
+fn vnni_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>) -> [[[f32; LANES]; ROWS]; 1] {
     let mask = _mm512_set1_epi8(0xf);
     let (values, value_sums) = groups_of::<ROWS>(rows, groups.len());
     let mut sums = [_mm512_setzero_ps(); ROWS];
@@ -191,7 +214,5 @@ fn vnni_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>, out: &mut [[f3
             *sum = _mm512_add_ps(*sum, _mm512_add_ps(dot, least));
         }
     }
-    for (out, sum) in out.iter_mut().zip(sums) {
-        *out = cast(sum);
-    }
+    [sums.map(|sum| cast(sum))]
 }

@@ -11,6 +11,9 @@ use std::net::IpAddr;
 /// other by it.
 const BYTES_PER_S: f64 = 1e9;
 const LATENCY_NS: u64 = 50_000;
+/// What a word to another machine takes where gradients are in front of it: some frames of a link
+/// that they fill.
+const BEHIND_OTHERS_NS: u64 = 2_000_000;
 
 /// How a worker is joined to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +37,17 @@ pub fn machine(workers: &[Peer]) -> Result<Machine, MachineError> {
         memory: MemoryId(row as u16),
         wake,
     };
-    let far = (1..).zip(workers).map(|(row, worker)| {
+    let joined: Vec<Joined> = workers.iter().map(|worker| joined(worker, workers)).collect();
+    let far = (1..).zip(workers.iter().zip(&joined)).map(|(row, (worker, joined))| {
         let name = match worker.offer().class.as_str() {
             CPU => format!("worker{row}"),
             other => format!("worker{row}-{other}"),
         };
-        device(row, name, cpu::WAKE + LATENCY_NS)
+        let latency = match joined {
+            Joined::ByNetwork(Some(_)) => BEHIND_OTHERS_NS,
+            _ => LATENCY_NS,
+        };
+        device(row, name, cpu::WAKE + latency)
     });
     let own = device(0, "cpu0".to_owned(), cpu::WAKE);
     let devices: Vec<Device> = [own].into_iter().chain(far).collect();
@@ -49,7 +57,6 @@ pub fn machine(workers: &[Peer]) -> Result<Machine, MachineError> {
         capacity: Bytes(worker.offer().capacity),
     });
     let memories: Vec<Memory> = [host].into_iter().chain(far).collect();
-    let joined: Vec<Joined> = workers.iter().map(|worker| joined(worker, workers)).collect();
     let (switches, links) = links(&joined);
     Machine::new(devices, memories, switches, links)
 }

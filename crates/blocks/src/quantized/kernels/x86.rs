@@ -214,5 +214,5 @@ fn vnni_int4<const ROWS: usize>(groups: &[Group], rows: Rows<'_>) -> [[[f32; LAN
             *sum = _mm512_add_ps(*sum, _mm512_add_ps(dot, least));
         }
     }
-    [sums.map(|sum| cast(sum))]
+    [std::array::from_fn(|row| cast(sums[row]))]
 }

@@ -216,19 +216,23 @@ class Steps:
 
 
 def throttle(options: argparse.Namespace, directory: Path) -> None:
-    weights = model(options.trainer, directory)
-    data = tokens(options.trainer, weights, directory)
+    described = model(options.trainer, directory / "model")
+    data = tokens(options.trainer, described, directory)
+    # Weights beside which an adapter learns.
+    weights = directory / "weights"
+    call(options.trainer, "pretrain", "--model", described, "--data", data, "--output", weights,
+         "--steps", 1, "--batch", 1, "--samples", 0)  # fmt: skip
     share = 0.8
 
     def train(name: str, of: list[Group]) -> tuple[subprocess.Popen, Steps]:
         steps = Steps(directory / f"{name}-progress")
-        command = [options.trainer, "pretrain", "--model", str(weights), "--data", str(data),
+        command = [options.trainer, "finetune", "--weights", str(weights), "--data", str(data),
                    "--output", str(directory / name), "--steps", "100000", "--batch",
                    str(options.batch), "--seq", "128", "--checkpoint-every", "0",
                    "--timeline-steps", "0", "--samples", "0"]  # fmt: skip
         return start(command, of, HET_PROGRESS=str(steps.path)), steps
 
-    def pace(run: subprocess.Popen, steps: Steps, settle: int = 10, over: int = 12) -> float:
+    def pace(run: subprocess.Popen, steps: Steps, settle: int = 10, over: int = 10) -> float:
         """Steps a second once `settle` more are over."""
         first = steps.look() + settle
         wait_until(lambda: steps.look() >= first + over, run)
@@ -339,7 +343,8 @@ def kill(options: argparse.Namespace, directory: Path) -> None:
         run = subprocess.Popen(words, env=variables, text=True, stderr=subprocess.PIPE,
                                stdout=subprocess.DEVNULL)  # fmt: skip
         if instant is not None:
-            time.sleep(instant)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(instant)
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(draw.choice(list(workers_of(run.pid).values())), signal.SIGKILL)
                 kills.append(instant)
@@ -358,7 +363,7 @@ def kill(options: argparse.Namespace, directory: Path) -> None:
     # A run that ended before its instant, or whose workers had not begun, counts for nothing.
     while len(kills) < options.kills:
         runs += 1
-        found, _ = train("killed", 2, draw.uniform(0, span))
+        found, span = train("killed", 2, draw.uniform(0, span))
         if len(found) != len(expected):
             sys.exit(f"{len(found)} steps, not {len(expected)}")
         worst = max(worst, *(abs(a - b) / b for a, b in zip(found, expected)))

@@ -12,10 +12,12 @@ use crate::notice::Notice;
 use crate::whole;
 use het_runtime::MEMORIES_MAX;
 use het_runtime::drivers::process::{ConnectError, Connection, Limits, Listener, Peer, Token};
+use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -230,6 +232,12 @@ impl Restarted {
         Ok(())
     }
 
+    /// Whether it has ended, and nobody killed it.
+    fn gave_up(&mut self) -> bool {
+        let status = self.child.try_wait().ok().flatten();
+        status.is_some_and(|status| status.signal() != Some(Signal::SIGKILL as i32))
+    }
+
     fn kill(&mut self) {
         // One that has ended already is what is wanted.
         let _ = self.child.kill();
@@ -320,8 +328,12 @@ impl Workers {
                 return Ok(false);
             }
             let left = count - self.peers.len();
-            if self.children.iter_mut().any(|own| !own.came && !own.is_running()) {
-                return Err(failed("one ended before it was used"));
+            for own in self.children.iter_mut().filter(|own| !own.came) {
+                // One that gave up would do so again; one that was killed may come the next time.
+                if own.gave_up() {
+                    return Err(failed("one ended before it was used"));
+                }
+                own.keep()?;
             }
             if Instant::now() > by {
                 let seconds = PATIENCE.as_secs();

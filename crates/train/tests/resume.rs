@@ -621,6 +621,17 @@ fn workers_that_are_killed_and_come_back_change_no_loss() {
     }
 }
 
+#[test]
+fn a_worker_that_is_killed_before_it_comes_is_started_again() {
+    let scene = Scene::new();
+    let (mut command, _) = shared(&scene, false, ("killed-at-once", "1", "3"));
+    let child = command.spawn().expect("it starts");
+    wait_until(|| !children(child.id()).is_empty());
+    kill(Pid::from_raw(children(child.id())[0]), Signal::SIGKILL).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 /// Held-out losses that a device is said to have computed.
 fn held_out(told: &str, device: &str) -> Vec<f64> {
     let lines = told.lines().filter(|line| line.contains("held-out loss after step"));

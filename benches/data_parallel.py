@@ -254,9 +254,10 @@ def throttle(options: argparse.Namespace, directory: Path) -> None:
         made[1].limit(share)
         restored = pace(run, steps)
         known, when = steps.look(), time.monotonic()
-        os.kill(workers_of(run.pid)[0], signal.SIGKILL)
+        worker = workers_of(run.pid)[0]
+        os.kill(worker, signal.SIGKILL)
         # Its successor begins in the group of whoever starts it.
-        wait_until(lambda: 0 in workers_of(run.pid), run)
+        wait_until(lambda: workers_of(run.pid).get(0, worker) != worker, run)
         made[1].add(workers_of(run.pid)[0])
         wait_until(lambda: steps.look() > known, run)
         lost = steps.times[known] - when

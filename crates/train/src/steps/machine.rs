@@ -37,16 +37,12 @@ pub fn machine(workers: &[Peer]) -> Result<Machine, MachineError> {
         memory: MemoryId(row as u16),
         wake,
     };
-    let joined: Vec<Joined> = workers.iter().map(|worker| joined(worker, workers)).collect();
-    let far = (1..).zip(workers.iter().zip(&joined)).map(|(row, (worker, joined))| {
+    let far = (1..).zip(workers).map(|(row, worker)| {
         let name = match worker.offer().class.as_str() {
             CPU => format!("worker{row}"),
             other => format!("worker{row}-{other}"),
         };
-        let latency = match joined {
-            Joined::ByNetwork(Some(_)) => BEHIND_OTHERS_NS,
-            _ => LATENCY_NS,
-        };
+        let latency = elsewhere(worker).map_or(LATENCY_NS, |_| BEHIND_OTHERS_NS);
         device(row, name, cpu::WAKE + latency)
     });
     let own = device(0, "cpu0".to_owned(), cpu::WAKE);
@@ -57,6 +53,7 @@ pub fn machine(workers: &[Peer]) -> Result<Machine, MachineError> {
         capacity: Bytes(worker.offer().capacity),
     });
     let memories: Vec<Memory> = [host].into_iter().chain(far).collect();
+    let joined: Vec<Joined> = workers.iter().map(|worker| joined(worker, workers)).collect();
     let (switches, links) = links(&joined);
     Machine::new(devices, memories, switches, links)
 }
@@ -67,8 +64,13 @@ fn joined(worker: &Peer, workers: &[Peer]) -> Joined {
     match (alike.all(|other| worker.reaches(other)), worker.addresses()) {
         (false, _) => Joined::Alone,
         (true, None) => Joined::Locally,
-        (true, Some((own, other))) => Joined::ByNetwork(Some(other).filter(|other| *other != own)),
+        (true, Some(_)) => Joined::ByNetwork(elsewhere(worker)),
     }
+}
+
+/// The address of a worker that is on another machine.
+fn elsewhere(worker: &Peer) -> Option<IpAddr> {
+    worker.addresses().and_then(|(own, other)| (own != other).then_some(other))
 }
 
 /// Those of one machine share its way to the network, and so does this process with those of its
